@@ -1,0 +1,39 @@
+# The commands of the README and of CI. Each sets up what it needs in .venv; a second run is quick.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help test test-slow lint format bench clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "reroll needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
+	@echo "Setting up $(VENV) (once; a minute or so) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --progress-bar on --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+test: $(STAMP)  ## Run the test suite.
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(STAMP)  ## Run the whole suite, with the long runs.
+	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest
+
+lint: $(STAMP)  ## Check style, formatting and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## Format the code.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## Measure every engine operation, and its growth.
+	$(BIN)/python benchmarks/engine.py
+
+clean:  ## Remove the environment and all caches.
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

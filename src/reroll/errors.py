@@ -1,0 +1,45 @@
+"""Every exception that reroll raises.
+
+RerollError
+├── WouldBlock                         the engine cannot do this now; shells wait instead
+├── WaitTimeout      (TimeoutError)    a wait ended by its timeout; nothing was changed
+├── Closed           (RuntimeError)    the table or buffer was shut down
+└── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
+    ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
+    ├── InvalidConfig                  a configuration that can never proceed
+    └── QueryError                     a query that cannot be understood; names the path
+
+All are picklable (they cross process borders) and say what to do next.
+"""
+
+
+class RerollError(Exception):
+    """The root of all exceptions of this library."""
+
+
+class WouldBlock(RerollError):  # noqa: N818  (a condition, not an error: shells turn it into waiting)
+    """The engine cannot do this now; it may be able to after other calls."""
+
+
+class WaitTimeout(RerollError, TimeoutError):  # noqa: N818  (named like TimeoutError's other children)
+    """A wait ended by its timeout. Nothing was changed, and nothing will land later."""
+
+
+class Closed(RerollError, RuntimeError):  # noqa: N818
+    """The table or buffer was shut down; this call was not carried out."""
+
+
+class InvalidArgument(RerollError, ValueError):  # noqa: N818
+    """An argument that can never be right. Nothing was changed."""
+
+
+class InvalidPriority(InvalidArgument):
+    """A priority that is negative, NaN, infinite or not a number. Nothing was changed."""
+
+
+class InvalidConfig(InvalidArgument):
+    """A configuration that can never proceed; the message names the consequence."""
+
+
+class QueryError(InvalidArgument):
+    """A query that cannot be understood; the message names the path inside it."""
