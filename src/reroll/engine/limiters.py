@@ -1,0 +1,243 @@
+"""Rate limiters: how far inserts and samples may run ahead of each other.
+
+A limiter is a rule without state: two questions about counters. The counters belong to the task, so that a rule can be
+replaced at run time. With spi = samples per insert and size = inserts - deletes:
+
+    can_sample(k): size >= min_size  and  inserts*spi - samples - k >= min_diff
+    can_insert(k): size + k <= min_size  or  (inserts + k)*spi - samples <= max_diff
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from reroll.errors import InvalidConfig
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened so far, as limiters see it."""
+
+    inserts: int = 0
+    samples: int = 0
+    deletes: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.inserts - self.deletes
+
+    def state(self) -> dict[str, int]:
+        return asdict(self)
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        self.inserts, self.samples, self.deletes = state["inserts"], state["samples"], state["deletes"]
+
+
+class Window(NamedTuple):
+    """The four numbers of the rule."""
+
+    spi: float
+    min_size: int
+    min_diff: float
+    max_diff: float
+
+    @property
+    def largest_sample(self) -> float:
+        """No call can ever sample more than this at once."""
+        return max(self.max_diff, self.spi * self.min_size) - self.min_diff
+
+
+class Limiter(Protocol):
+    """A rule: immutable, comparable, without state. Users may bring their own."""
+
+    @property
+    def type(self) -> str:
+        """The name of the limiter in configuration files."""
+
+    @property
+    def window(self) -> Window:
+        """The numbers of the rule, for checks that it can proceed."""
+
+    def can_insert(self, counters: Counters, k: int = 1) -> bool:
+        """Return whether k inserts may follow."""
+
+    def can_sample(self, counters: Counters, k: int = 1) -> bool:
+        """Return whether k samples may follow."""
+
+
+class _Windowed:
+    """The one place of the inequalities."""
+
+    __slots__ = ()
+
+    @property
+    def window(self) -> Window:
+        raise NotImplementedError
+
+    def can_insert(self, counters: Counters, k: int = 1) -> bool:
+        spi, min_size, _, max_diff = self.window
+        return counters.size + k <= min_size or (counters.inserts + k) * spi - counters.samples <= max_diff
+
+    def can_sample(self, counters: Counters, k: int = 1) -> bool:
+        spi, min_size, min_diff, _ = self.window
+        return counters.size >= min_size and counters.inserts * spi - counters.samples - k >= min_diff
+
+
+@dataclass(frozen=True, slots=True)
+class Unlimited(_Windowed):
+    """Never blocks; a sample of an empty table is empty."""
+
+    type: ClassVar[str] = "unlimited"
+
+    @property
+    def window(self) -> Window:
+        return Window(1.0, 0, -math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class MinSize(_Windowed):
+    """Samples wait until `min_size` groups are there; inserts never wait."""
+
+    type: ClassVar[str] = "min_size"
+    min_size: int
+
+    def __post_init__(self) -> None:
+        _check_count("MinSize", "min_size", self.min_size)
+
+    @property
+    def window(self) -> Window:
+        return Window(1.0, self.min_size, -math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleToInsertRatio(_Windowed):
+    """Holds samples and inserts to a ratio, within a window.
+
+    Args:
+        samples_per_insert: how often each group is sampled on average.
+        min_size: samples wait until this many groups are there.
+        error_buffer: how far `inserts * samples_per_insert - samples` may be away from its value at `min_size`
+            inserts; or its lower and upper bound as a pair.
+
+    """
+
+    type: ClassVar[str] = "sample_to_insert_ratio"
+    samples_per_insert: float
+    min_size: int
+    error_buffer: float | tuple[float, float]
+
+    def __post_init__(self) -> None:
+        name = "SampleToInsertRatio"
+        if not _is_number(self.samples_per_insert) or not 0 < self.samples_per_insert < math.inf:
+            raise InvalidConfig(
+                f"{name}: samples_per_insert must be a number above 0, not {self.samples_per_insert!r}; "
+                "otherwise nothing could ever be sampled"
+            )
+        _check_count(name, "min_size", self.min_size)
+        buffer = self.error_buffer
+        if isinstance(buffer, list):
+            buffer = tuple(buffer)
+            object.__setattr__(self, "error_buffer", buffer)
+        bounds = buffer if isinstance(buffer, tuple) else (buffer,)
+        if len(bounds) not in (1, 2) or not all(
+            _is_number(bound) and not math.isnan(bound) for bound in bounds
+        ):
+            raise InvalidConfig(
+                f"{name}: error_buffer must be a number or a pair (lower, upper), not {buffer!r}"
+            )
+        spi, min_size, low, high = self.window
+        if not high - low >= 2 * max(1.0, spi):
+            raise InvalidConfig(
+                f"{name}: the window from {low} to {high} is narrower than 2 * max(1, samples_per_insert) = "
+                f"{2 * max(1.0, spi)}; inserts and samples would wait for each other for ever"
+            )
+        if low > spi * min_size:
+            raise InvalidConfig(
+                f"{name}: the lower bound {low} is above samples_per_insert * min_size = {spi * min_size}; "
+                "samples would still wait when min_size is reached"
+            )
+
+    @property
+    def window(self) -> Window:
+        if isinstance(self.error_buffer, tuple):
+            low, high = self.error_buffer
+        else:
+            centre = self.samples_per_insert * self.min_size
+            low, high = centre - self.error_buffer, centre + self.error_buffer
+        return Window(self.samples_per_insert, self.min_size, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue(_Windowed):
+    """Each group is sampled once; inserts wait while `size` groups are there."""
+
+    type: ClassVar[str] = "queue"
+    size: int
+
+    def __post_init__(self) -> None:
+        _check_count("Queue", "size", self.size)
+
+    @property
+    def window(self) -> Window:
+        return Window(1.0, 1, 0, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack(_Windowed):
+    """The rule of Queue, under the name that goes with a Lifo sampler."""
+
+    type: ClassVar[str] = "stack"
+    size: int
+
+    def __post_init__(self) -> None:
+        _check_count("Stack", "size", self.size)
+
+    @property
+    def window(self) -> Window:
+        return Window(1.0, 1, 0, self.size)
+
+
+LIMITERS: dict[str, type[Any]] = {
+    limiter.type: limiter for limiter in (Unlimited, MinSize, SampleToInsertRatio, Queue, Stack)
+}
+
+
+def limiter_of(value: object) -> Limiter:
+    """Return the limiter that a mapping with `type`, a name, or a limiter stands for.
+
+    Raises InvalidConfig that lists what there is.
+    """
+    if isinstance(value, str):
+        value = {"type": value}
+    if isinstance(value, dict):
+        options = dict(value)
+        name = options.pop("type", None)
+        if name not in LIMITERS:
+            raise InvalidConfig(f"{name!r} is not a rate limiter; there are: {', '.join(LIMITERS)}")
+        known = [option.name for option in fields(LIMITERS[name])]
+        if set(options) != set(known):
+            raise InvalidConfig(
+                f"{name} takes {', '.join(known) or 'no options'}, not {', '.join(options) or 'nothing'}"
+            )
+        limiter: Limiter = LIMITERS[name](**options)
+        return limiter
+    if not isinstance(value, type) and all(
+        hasattr(value, verb) for verb in ("can_insert", "can_sample", "window")
+    ):
+        return value  # type: ignore[return-value]  # checked by shape: users bring their own
+    raise InvalidConfig(f"{value!r} is not a rate limiter; use one such as MinSize(1)")
+
+
+def limiter_options(limiter: Limiter) -> dict[str, Any]:
+    """Return the mapping that `limiter_of` reads back."""
+    return {"type": limiter.type, **asdict(limiter)}  # type: ignore[call-overload]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_count(owner: str, name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidConfig(f"{owner}: {name} must be a whole number of at least 1, not {value!r}")

@@ -1,0 +1,152 @@
+"""Selectors that leave nothing to chance: the rows with the smallest keys come first."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from reroll.engine.columns import NO_VERSION, Columns, IntArray
+from reroll.engine.selectors.chunks import Key, SortedChunks
+from reroll.engine.selectors.selector import Picks
+
+KeysOf = Callable[[Columns, IntArray], Iterable[Key]]
+"""The sort keys of rows; each ends with a timestamp, which makes it unique."""
+
+
+class Ordered:
+    """Rows by key. add, remove, touch: O(log n) a row; pick: O(n picked)."""
+
+    def __init__(self, columns: Columns, keys_of: KeysOf) -> None:
+        self._columns = columns
+        self._keys_of = keys_of
+        self._order = SortedChunks()
+        self._key_of: dict[int, Key] = {}  # what a row was filed under: columns may have changed since
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._key_of
+
+    def __iter__(self) -> Iterator[Key]:
+        """Iterate over (key, slot) in order."""
+        return iter(self._order)
+
+    def add(self, slots: IntArray) -> None:
+        for slot, key in zip(slots.tolist(), self._keys_of(self._columns, slots), strict=True):
+            filed = (*key, slot)
+            self._key_of[slot] = filed
+            self._order.add(filed)
+
+    def remove(self, slots: IntArray) -> None:
+        for slot in slots.tolist():
+            self._order.remove(self._key_of.pop(slot))
+
+    def touch(self, slots: IntArray) -> None:
+        self.remove(slots)
+        self.add(slots)
+
+    def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
+        return len(self) >= n
+
+    def pick(
+        self,
+        n: int,
+        rng: np.random.Generator,  # noqa: ARG002
+        *,
+        step: int | None = None,  # noqa: ARG002
+        replace: bool = False,  # noqa: ARG002
+    ) -> Picks:
+        return Picks.certain(_slots(self._order.first(n)))
+
+    def state(self) -> Mapping[str, Any]:
+        return {"slots": np.fromiter(self._key_of, np.int64, len(self))}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.add(state["slots"])
+
+
+class ByStaleness:
+    """Rows by staleness: the largest first (`sign` -1, Stalest) or the smallest (`sign` 1, Freshest), then the oldest.
+
+    Staleness of a row with versions is derived from the task's step, so advancing the step changes no order among
+    those, and nothing is rewritten: they are kept by version, the others by the staleness they were told, and a pick
+    merges both. Costs as for Ordered.
+    """
+
+    def __init__(self, columns: Columns, sign: int) -> None:
+        self._columns = columns
+        self._sign = sign
+        # The smallest version is the stalest: opposite sign.
+        self._by_version = Ordered(columns, lambda c, s: _zip(-sign * c.version[s], c.timestamp[s]))
+        self._by_value = Ordered(columns, lambda c, s: _zip(sign * c.staleness[s], c.timestamp[s]))
+        self._derived = (
+            False  # whether the task has a step; until then all rows keep the value they were told
+        )
+
+    def __len__(self) -> int:
+        return len(self._by_version) + len(self._by_value)
+
+    def add(self, slots: IntArray) -> None:
+        dated = (self._columns.version[slots] != NO_VERSION) & self._derived
+        self._by_version.add(slots[dated])
+        self._by_value.add(slots[~dated])
+
+    def remove(self, slots: IntArray) -> None:
+        dated = self._dated(slots)
+        self._by_version.remove(slots[dated])
+        self._by_value.remove(slots[~dated])
+
+    def touch(self, slots: IntArray) -> None:
+        self.remove(slots)
+        self.add(slots)
+
+    def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
+        return len(self) >= n
+
+    def pick(
+        self,
+        n: int,
+        rng: np.random.Generator,  # noqa: ARG002
+        *,
+        step: int | None = None,
+        replace: bool = False,  # noqa: ARG002
+    ) -> Picks:
+        if step is not None and not self._derived:
+            self._derive()
+        shift = self._sign * ((step or 0) - 1)  # from a signed version to a signed staleness
+        derived = ((key + shift, *rest) for key, *rest in self._by_version)
+        return Picks.certain(_slots(islice(merge(derived, self._by_value), n)))
+
+    def state(self) -> Mapping[str, Any]:
+        return {
+            "derived": self._derived,
+            "dated": self._by_version.state()["slots"],
+            "told": self._by_value.state()["slots"],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._derived = state["derived"]
+        self._by_version.add(state["dated"])
+        self._by_value.add(state["told"])
+
+    def _dated(self, slots: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return np.fromiter((slot in self._by_version for slot in slots.tolist()), np.bool_, len(slots))
+
+    def _derive(self) -> None:
+        """Once, when the task sees its first step: file rows that have versions by version. O(rows)."""
+        self._derived = True
+        slots = self._by_value.state()["slots"]
+        dated = slots[self._columns.version[slots] != NO_VERSION]
+        self._by_value.remove(dated)
+        self._by_version.add(dated)
+
+
+def _zip(*columns: Any) -> Iterable[Key]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _slots(keys: Iterable[Any]) -> IntArray:
+    return np.fromiter((key[-1] for key in keys), np.int64)

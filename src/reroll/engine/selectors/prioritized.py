@@ -1,0 +1,242 @@
+"""Chances in proportion to weight = priority^alpha x 2^(-age / half_life) x reuse_decay^uses.
+
+Age is in policy versions. As time passes, all rows with a version lose the same factor, so their ratios stay, and
+nothing is refreshed: what is stored is the weight as of a reference version. Rows without a version do not decay; they
+have a tree of their own, and only the sums of both trees are brought to the same time.
+
+Rows of weight zero are in no tree. They are picked, uniformly, only when the others do not suffice.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from reroll.engine.columns import NO_VERSION, BoolArray, Columns, FloatArray, IntArray
+from reroll.engine.selectors.dense import DenseSet
+from reroll.engine.selectors.selector import Picks, Role
+from reroll.engine.selectors.tree import weight_tree
+
+# Together these keep the sum of a billion weights finite.
+_LARGEST: Final = 1e200
+"""Weights saturate here, before ageing."""
+_LARGEST_EXPONENT: Final = 256
+"""At this many half-lives after the reference version, a new reference is taken, and all weights are rescaled."""
+
+
+class WeightedSet:
+    """Rows with positive weights. set, remove, draw: O(log n) a row; about 25 bytes a row."""
+
+    def __init__(self, columns: Columns, role: Role) -> None:
+        self._rows = DenseSet(columns, role)
+        self._tree = weight_tree()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def total(self) -> float:
+        return self._tree.total
+
+    def holds(self, slots: IntArray) -> BoolArray:
+        return self._rows.holds(slots)
+
+    def weights(self, slots: IntArray) -> FloatArray:
+        return self._tree.get(self._rows.positions(slots))
+
+    def add(self, slots: IntArray, weights: FloatArray) -> None:
+        if len(slots):
+            self._tree.set(self._rows.add(slots), weights)
+
+    def set(self, slots: IntArray, weights: FloatArray) -> None:
+        if len(slots):
+            self._tree.set(self._rows.positions(slots), weights)
+
+    def remove(self, slots: IntArray) -> None:
+        if not len(slots):
+            return
+        moves = self._rows.remove(slots)
+        empty = np.arange(moves.end, moves.end + len(slots))
+        self._tree.set(
+            np.concatenate((moves.holes, empty)),
+            np.concatenate((self._tree.get(moves.sources), np.zeros(len(slots)))),
+        )
+
+    def draw(self, n: int, rng: np.random.Generator, *, replace: bool) -> IntArray:
+        if n == 0 or not len(self):
+            return np.zeros(0, np.int64)
+        if replace:
+            return self._rows.at(self._tree.draw(rng.random(n)))
+        return self._rows.at(self._tree.draw_distinct(n, rng))
+
+    def all(self) -> IntArray:
+        return self._rows.all()
+
+
+class PrioritizedSelector:
+    """add, remove, touch: O(log n) a row; pick: O(log n) a row, whatever the weights; rescaling: O(n), every 256
+    half-lives.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        role: Role,
+        *,
+        alpha: float,
+        beta: float,
+        half_life: float | None,
+        reuse_decay: float,
+    ) -> None:
+        self._columns = columns
+        self._alpha, self._beta = alpha, beta
+        self._half_life, self._reuse_decay = half_life, reuse_decay
+        self._ageing = WeightedSet(columns, role)  # without half_life: nobody
+        self._lasting = WeightedSet(columns, role)
+        self._zero = DenseSet(columns, role)
+        self._reference: int | None = None
+        self._newest = NO_VERSION
+
+    def __len__(self) -> int:
+        return len(self._ageing) + len(self._lasting) + len(self._zero)
+
+    def add(self, slots: IntArray) -> None:
+        weights, ageing = self._weigh(slots)
+        positive = weights > 0
+        if positive.all() and not ageing.any():  # the usual case, without the cost of splitting
+            self._lasting.add(slots, weights)
+            return
+        for part, chosen in ((self._ageing, positive & ageing), (self._lasting, positive & ~ageing)):
+            part.add(slots[chosen], weights[chosen])
+        self._zero.add(slots[~positive])
+
+    def remove(self, slots: IntArray) -> None:
+        if len(self) == len(self._lasting):
+            self._lasting.remove(slots)
+            return
+        for part in (self._ageing, self._lasting, self._zero):
+            part.remove(slots[part.holds(slots)])
+
+    def touch(self, slots: IntArray) -> None:
+        weights, ageing = self._weigh(slots)
+        positive = weights > 0
+        settled = np.zeros(len(slots), np.bool_)
+        for part, belongs in ((self._ageing, positive & ageing), (self._lasting, positive & ~ageing)):
+            stays = belongs & part.holds(slots)
+            part.set(slots[stays], weights[stays])
+            settled |= stays
+        if not settled.all():  # its weight became zero, or is no longer
+            self.remove(slots[~settled])
+            self.add(slots[~settled])
+
+    def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
+        return len(self) >= n
+
+    def pick(
+        self, n: int, rng: np.random.Generator, *, step: int | None = None, replace: bool = False
+    ) -> Picks:
+        size = len(self)
+        positive = len(self._ageing) + len(self._lasting)
+        if positive == 0:
+            slots = self._zero.some(n if replace else min(n, size), rng, replace=replace)
+            return Picks(slots, np.full(len(slots), 1 / max(size, 1)), np.zeros(len(slots)))
+        wanted = n if replace else min(n, positive)
+        slots, probability = self._draw(wanted, rng, step, replace)
+        # The logarithm of a probability that underflowed to zero would be infinite: as rare as a row can be.
+        rarest = np.finfo(np.float64).tiny
+        log_importance = -self._beta * np.log(size * np.maximum(probability, rarest))
+        picks = Picks(slots, probability, log_importance)
+        if wanted < n and len(self._zero):
+            rest = self._zero.some(min(n - wanted, len(self._zero)), rng)
+            picks = Picks.joined([picks, Picks(rest, np.zeros(len(rest)), np.full(len(rest), np.nan))])
+        return picks
+
+    def state(self) -> Mapping[str, Any]:
+        return {
+            "reference": self._reference,
+            "newest": self._newest,
+            "ageing": self._ageing.all(),
+            "lasting": self._lasting.all(),
+            "zero": self._zero.all(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._reference, self._newest = state["reference"], state["newest"]
+        for part, name in ((self._ageing, "ageing"), (self._lasting, "lasting")):
+            weights, _ = self._weigh(state[name])
+            part.add(state[name], weights)
+        self._zero.add(state["zero"])
+
+    def _weigh(self, slots: IntArray) -> tuple[FloatArray, BoolArray]:
+        """Return the weights, as of the reference version, and which rows age."""
+        columns = self._columns
+        weights = columns.priority[slots]
+        with np.errstate(over="ignore"):  # saturates
+            if self._alpha != 1:
+                weights = weights**self._alpha
+            if self._reuse_decay != 1:
+                weights = weights * self._reuse_decay ** columns.uses[slots]
+            weights = np.minimum(weights, _LARGEST)
+        if self._half_life is None:
+            return weights, np.zeros(len(slots), np.bool_)
+        versions = columns.version[slots]
+        ageing = versions != NO_VERSION
+        if ageing.any():
+            self._renew_reference(int(versions[ageing].max()))
+            since = versions[ageing] - (self._reference or 0)
+            weights[ageing] *= np.exp2(np.maximum(since / self._half_life, -1e4))
+        return weights, ageing
+
+    def _renew_reference(self, newest: int) -> None:
+        """Keep stored weights far from overflow: rescale all when versions have run away from the reference."""
+        self._newest = max(self._newest, newest)
+        if self._reference is None:
+            self._reference = newest
+        elif newest - self._reference > _LARGEST_EXPONENT * (self._half_life or 1):
+            rows = self._ageing.all()
+            self._ageing.remove(rows)
+            self._reference = newest
+            self.add(rows)
+
+    def _draw(
+        self, n: int, rng: np.random.Generator, step: int | None, replace: bool
+    ) -> tuple[IntArray, FloatArray]:
+        """Draw n rows of positive weight and tell their probabilities."""
+        for part, other in ((self._lasting, self._ageing), (self._ageing, self._lasting)):
+            if not len(other):
+                slots = part.draw(n, rng, replace=replace)
+                return slots, part.weights(slots) / part.total
+        return self._draw_from_both(n, rng, step, replace)
+
+    def _draw_from_both(
+        self, n: int, rng: np.random.Generator, step: int | None, replace: bool
+    ) -> tuple[IntArray, FloatArray]:
+        """Draw from both trees as if they were one.
+
+        Draws from each are in the order of drawing from it alone; at each turn the tree is chosen by what is left in it.
+        """
+        now = self._newest if step is None else step - 1
+        parts = (self._ageing, self._lasting)
+        age = ((self._reference or 0) - now) / (self._half_life or 1)
+        # The smaller factor is below one and may underflow to zero; the larger never overflows.
+        factors = (np.exp2(min(age, 0.0)), np.exp2(min(-age, 0.0)))
+        left = [part.total * factor for part, factor in zip(parts, factors, strict=True)]
+        total = sum(left)
+        drawn = [part.draw(n if replace else min(n, len(part)), rng, replace=replace) for part in parts]
+        weights = [
+            part.weights(slots) * factor for part, slots, factor in zip(parts, drawn, factors, strict=True)
+        ]
+        taken = [0, 0]
+        slots = np.empty(n, np.int64)
+        probability = np.empty(n)
+        for turn, chance in enumerate(rng.random(n)):
+            which = 0 if chance * (left[0] + left[1]) < left[0] else 1
+            if taken[which] == len(drawn[which]):  # rounding may leave a rest where no row is left
+                which = 1 - which
+            place = taken[which]
+            slots[turn], weight = drawn[which][place], weights[which][place]
+            probability[turn] = weight / total if total > 0 else 1 / n
+            taken[which] += 1
+            if not replace:
+                left[which] = max(left[which] - weight, 0.0)
+        return slots, probability

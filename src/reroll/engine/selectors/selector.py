@@ -1,0 +1,89 @@
+"""The interface of every selector, live: which rows of a pool come next.
+
+A specification (`Fifo()`, `Prioritized(alpha=0.6)`) is what a user writes and a file stores; `build` makes the
+live selector of one pool from it. The same interface serves as sampler (who is trained next) and as remover
+(who is evicted). Selectors read columns by slot and own no row.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from reroll.engine.columns import Columns, FloatArray, IntArray
+
+Role = Literal["sampler", "remover"]
+
+
+class Picks(NamedTuple):
+    """What one call picked, in order, and by which chance."""
+
+    slots: IntArray
+    probability: FloatArray
+    """Chance of the row at the start of the call; 1 where the selector leaves nothing to chance."""
+    log_importance: FloatArray
+    """log((N x probability)^-beta) before the batch is normalised; 0 where nothing is left to chance;
+    NaN for a row of weight zero, which counts as the batch's largest."""
+
+    def weights(self) -> FloatArray:
+        """Return the importance weights, divided by the batch's largest."""
+        known = self.log_importance[~np.isnan(self.log_importance)]
+        if not len(known):
+            return np.ones(len(self.slots))
+        # Subtracting logarithms, not dividing: N x probability may be too small for its inverse to exist.
+        return np.where(np.isnan(self.log_importance), 1.0, np.exp(self.log_importance - known.max()))
+
+    @classmethod
+    def certain(cls, slots: IntArray) -> "Picks":
+        """Return picks that were no matter of chance."""
+        return cls(slots, np.ones(len(slots)), np.zeros(len(slots)))
+
+    @classmethod
+    def joined(cls, parts: "list[Picks]") -> "Picks":
+        """Return the picks of several calls as those of one."""
+        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+class Selector(Protocol):
+    """Rows in an order, or with chances. All slots given to one call are distinct."""
+
+    def __len__(self) -> int:
+        """Return how many rows it holds. O(1)."""
+
+    def add(self, slots: IntArray) -> None:
+        """Take rows in."""
+
+    def remove(self, slots: IntArray) -> None:
+        """Let rows go; all of them are held."""
+
+    def touch(self, slots: IntArray) -> None:
+        """Follow a change of `priority`, `touched`, `uses` or `staleness` of rows that are held."""
+
+    def can_pick(self, n: int, rng: np.random.Generator) -> bool:
+        """Return whether `pick(n, ...)` gives n rows now."""
+
+    def pick(
+        self, n: int, rng: np.random.Generator, *, step: int | None = None, replace: bool = False
+    ) -> Picks:
+        """Pick n distinct rows (all, if fewer are held) without letting them go.
+
+        `step` is the training step of the task (None: it has not seen one). With `replace`, selectors that draw
+        by chance may draw a row more than once.
+        """
+
+    def state(self) -> Mapping[str, Any]:
+        """Return all that the next picks depend on besides columns: plain values and arrays of slots."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what `state` told; the selector is empty, its rows are back in the columns."""
+
+
+class SelectorSpec(Protocol):
+    """What a user writes: immutable, comparable, and able to build live selectors."""
+
+    @property
+    def type(self) -> str:
+        """The name of the selector in configuration files."""
+
+    def build(self, columns: Columns, role: Role) -> Selector:
+        """Make an empty live selector over these columns."""

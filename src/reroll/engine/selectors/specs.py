@@ -1,0 +1,238 @@
+"""What users write: the specifications of selectors, and how configuration files name them."""
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from reroll.engine.columns import Columns
+from reroll.engine.selectors.mixture import MixtureSelector
+from reroll.engine.selectors.ordered import ByStaleness, Ordered
+from reroll.engine.selectors.prioritized import PrioritizedSelector
+from reroll.engine.selectors.selector import Role, Selector, SelectorSpec
+from reroll.engine.selectors.uniform import UniformSelector
+from reroll.errors import InvalidConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Fifo:
+    """The oldest first."""
+
+    type: ClassVar[str] = "fifo"
+
+    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
+        return Ordered(columns, lambda c, s: zip(c.timestamp[s].tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Lifo:
+    """The newest first."""
+
+    type: ClassVar[str] = "lifo"
+
+    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
+        return Ordered(columns, lambda c, s: zip((-c.timestamp[s]).tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Every one with the same chance."""
+
+    type: ClassVar[str] = "uniform"
+
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return UniformSelector(columns, role)
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritized:
+    """Chances in proportion to priority^alpha x 2^(-age / half_life) x reuse_decay^uses.
+
+    Args:
+        alpha: how much priorities count; 0 is uniform.
+        beta: strength of the importance weights, (N x probability)^-beta.
+        half_life: after how many policy versions a weight has halved; None: never.
+        reuse_decay: factor for each time it was sampled.
+
+    """
+
+    type: ClassVar[str] = "prioritized"
+    alpha: float = 1.0
+    beta: float = 1.0
+    half_life: float | None = None
+    reuse_decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check("Prioritized", "alpha", self.alpha, at_least=0)
+        _check("Prioritized", "beta", self.beta, at_least=0)
+        if self.half_life is not None:
+            _check("Prioritized", "half_life", self.half_life, above=0)
+        _check("Prioritized", "reuse_decay", self.reuse_decay, at_least=0)
+
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return PrioritizedSelector(
+            columns,
+            role,
+            alpha=self.alpha,
+            beta=self.beta,
+            half_life=self.half_life,
+            reuse_decay=self.reuse_decay,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MinHeap:
+    """The lowest priority first; ties: least recently inserted or updated."""
+
+    type: ClassVar[str] = "min_heap"
+
+    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
+        return Ordered(columns, lambda c, s: zip(c.priority[s].tolist(), c.touched[s].tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class MaxHeap:
+    """The highest priority first; ties: least recently inserted or updated."""
+
+    type: ClassVar[str] = "max_heap"
+
+    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
+        return Ordered(
+            columns, lambda c, s: zip((-c.priority[s]).tolist(), c.touched[s].tolist(), strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeastUsed:
+    """The least sampled first, then the oldest: a FIFO that moves on."""
+
+    type: ClassVar[str] = "least_used"
+
+    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
+        return Ordered(columns, lambda c, s: zip(c.uses[s].tolist(), c.timestamp[s].tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Stalest:
+    """The largest staleness first, then the oldest. For buffers: a table has no versions."""
+
+    type: ClassVar[str] = "stalest"
+
+    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
+        return ByStaleness(columns, sign=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Freshest:
+    """The smallest staleness first, then the oldest. For buffers: a table has no versions."""
+
+    type: ClassVar[str] = "freshest"
+
+    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
+        return ByStaleness(columns, sign=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A share of fresh groups (never sampled), the rest replayed. For buffers, as sampler.
+
+    Args:
+        fresh_share: part of each batch, 0 to 1.
+        replay: in which order, or by which chance, groups come that were sampled before.
+        fresh: the same for groups that were not.
+
+    """
+
+    type: ClassVar[str] = "mixture"
+    fresh_share: float
+    replay: SelectorSpec = field(default_factory=Prioritized)
+    fresh: SelectorSpec = field(default_factory=Fifo)
+
+    def __post_init__(self) -> None:
+        _check("Mixture", "fresh_share", self.fresh_share, at_least=0)
+        if self.fresh_share > 1:
+            raise InvalidConfig(f"Mixture: fresh_share is a share, from 0 to 1, not {self.fresh_share}")
+        for name in ("replay", "fresh"):
+            object.__setattr__(self, name, selector_spec(getattr(self, name)))
+            if isinstance(getattr(self, name), Mixture):
+                raise InvalidConfig(f"Mixture: {name} cannot be a Mixture itself")
+
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return MixtureSelector(
+            columns, self.fresh_share, self.fresh.build(columns, role), self.replay.build(columns, role)
+        )
+
+
+SELECTORS: dict[str, type[Any]] = {
+    spec.type: spec
+    for spec in (Fifo, Lifo, Uniform, Prioritized, MinHeap, MaxHeap, LeastUsed, Stalest, Freshest, Mixture)
+}
+
+
+def selector_spec(value: object) -> SelectorSpec:
+    """Return the specification that a name, a mapping with `type`, or a specification stands for.
+
+    Raises InvalidConfig that lists what there is.
+    """
+    if isinstance(value, str):
+        value = {"type": value}
+    if isinstance(value, dict):
+        options = dict(value)
+        name = options.pop("type", None)
+        if name not in SELECTORS:
+            raise InvalidConfig(f"{name!r} is not a selector; there are: {', '.join(SELECTORS)}")
+        known = {option.name for option in fields(SELECTORS[name])}
+        if unknown := sorted(set(options) - known):
+            raise InvalidConfig(
+                f"{name} has no option {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}"
+            )
+        try:
+            spec: SelectorSpec = SELECTORS[name](**options)
+        except TypeError as error:
+            raise InvalidConfig(f"{name}: {error}") from None
+        return spec
+    if not isinstance(value, type) and callable(getattr(value, "build", None)) and hasattr(value, "type"):
+        return value  # type: ignore[return-value]  # checked by shape: users bring their own
+    raise InvalidConfig(
+        f"{value!r} is not a selector; use one such as Fifo() or its name: {', '.join(SELECTORS)}"
+    )
+
+
+def spec_options(spec: SelectorSpec) -> dict[str, Any]:
+    """Return the mapping that `selector_spec` reads back."""
+    options: dict[str, Any] = {"type": spec.type}
+    for option in fields(spec):  # type: ignore[arg-type]
+        value = getattr(spec, option.name)
+        options[option.name] = spec_options(value) if hasattr(value, "build") else value
+    return options
+
+
+def _check(
+    owner: str, name: str, value: object, *, at_least: float | None = None, above: float | None = None
+) -> None:
+    limit = f"at least {at_least}" if at_least is not None else f"above {above}"
+    if (
+        isinstance(value, bool | np.bool_)
+        or not isinstance(value, int | float | np.integer | np.floating)
+        or not math.isfinite(value)
+        or (at_least is not None and value < at_least)
+        or (above is not None and value <= above)
+    ):
+        raise InvalidConfig(f"{owner}: {name} must be a number {limit}, not {value!r}")
+
+
+__all__ = [
+    "Fifo",
+    "Freshest",
+    "LeastUsed",
+    "Lifo",
+    "MaxHeap",
+    "MinHeap",
+    "Mixture",
+    "Prioritized",
+    "Stalest",
+    "Uniform",
+    "selector_spec",
+    "spec_options",
+]

@@ -1,0 +1,105 @@
+"""What belongs to all pools of one task: settings, limiter, counters, ledger, training step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from reroll.engine.columns import Columns
+from reroll.engine.ledger import Ledger
+from reroll.engine.limiters import Counters, Limiter, Unlimited
+from reroll.engine.pool import Pool
+from reroll.engine.proceeds import check_proceeds
+from reroll.engine.selectors.selector import SelectorSpec
+from reroll.engine.selectors.specs import Fifo, Uniform
+from reroll.errors import InvalidConfig
+from reroll.rollout.status import Status
+
+STATUSES: Final = tuple(Status)
+"""Column `status` holds indices into this."""
+STATUS_CODE: Final = {status: code for code, status in enumerate(STATUSES)}
+COMPLETED: Final = STATUS_CODE[Status.COMPLETED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """How one task keeps its groups. Raises InvalidConfig for what can never proceed."""
+
+    capacity: int | None = None
+    sampler: SelectorSpec = field(default_factory=Uniform)
+    remover: SelectorSpec | None = None
+    max_times_sampled: int | None = 1
+    limiter: Limiter = field(default_factory=Unlimited)
+
+    def __post_init__(self) -> None:
+        for name in ("capacity", "max_times_sampled"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InvalidConfig(f"{name} must be a whole number of at least 1, or None, not {value!r}")
+        check_proceeds(
+            capacity=self.capacity,
+            sampler=self.sampler,
+            remover=self.remover,
+            max_times_sampled=self.max_times_sampled,
+            limiter=self.limiter,
+        )
+
+
+class Task:
+    """One task: a pool per status, and the books over all of them."""
+
+    def __init__(self, name: str, code: int, settings: TaskSettings, columns: Columns) -> None:
+        self.name = name
+        self.code = code
+        self.settings = settings
+        self.counters = Counters()
+        self.ledger = Ledger()
+        self.step: int | None = None
+        self.num_bytes = 0
+        remover = settings.remover
+        # Only COMPLETED groups are sampled and evicted; all others are handed out in order of arrival.
+        self.pools = [Pool(Fifo().build(columns, "sampler")) for _ in STATUSES]
+        self.completed = self.pools[COMPLETED] = Pool(
+            settings.sampler.build(columns, "sampler"),
+            None if remover is None else remover.build(columns, "remover"),
+        )
+
+    def can_insert(self, k: int = 1) -> bool:
+        """Return whether k COMPLETED groups may be inserted now: the limiter allows it, and there is room."""
+        return self.settings.limiter.can_insert(self.counters, k) and self.has_room(k)
+
+    def has_room(self, k: int) -> bool:
+        """Return whether k more fit; where a remover makes room, always."""
+        capacity = self.settings.capacity
+        return capacity is None or self.settings.remover is not None or len(self.completed) + k <= capacity
+
+    def can_sample(self, k: int) -> bool:
+        """Return whether the limiter allows k samples now."""
+        return self.settings.limiter.can_sample(self.counters, k)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "sampler": self.settings.sampler.type,
+            "remover": None if self.settings.remover is None else self.settings.remover.type,
+            "counters": self.counters.state(),
+            "ledger": self.ledger.state(),
+            "step": self.step,
+            "num_bytes": self.num_bytes,
+            "pools": [pool.state() for pool in self.pools],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what `state` told; the rows are back in the columns. Raises InvalidConfig for other selectors."""
+        for role in ("sampler", "remover"):
+            spec = getattr(self.settings, role)
+            mine = None if spec is None else spec.type
+            if state[role] != mine:
+                raise InvalidConfig(
+                    f"task {self.name!r} was saved with {role} {state[role]}, but is configured with {mine}; "
+                    f"configure the same {role}"
+                )
+        self.counters.restore(state["counters"])
+        self.ledger.restore(state["ledger"])
+        self.step = state["step"]
+        self.num_bytes = state["num_bytes"]
+        for pool, saved in zip(self.pools, state["pools"], strict=True):
+            pool.restore(saved)

@@ -1,0 +1,359 @@
+"""Table: a thread-safe table of items with sampler, remover and rate limiter, in the vocabulary of DeepMind Reverb.
+
+A thin shell around the engine: this module holds payloads, locks and waits, and decides nothing. Waiters are woken, in
+order of arrival, by the call that makes their turn possible; nobody polls.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reroll.engine.columns import IntArray
+from reroll.engine.engine import Drawn, Engine
+from reroll.engine.ledger import Amount
+from reroll.engine.limiters import Limiter, MinSize, Queue, Stack, limiter_of
+from reroll.engine.priorities import checked_priority
+from reroll.engine.selectors.selector import SelectorSpec
+from reroll.engine.selectors.specs import Fifo, Freshest, Lifo, Mixture, Stalest, selector_spec
+from reroll.engine.task import TaskSettings
+from reroll.errors import Closed, InvalidArgument, InvalidConfig, WaitTimeout
+from reroll.sample import Sample, sample_infos
+
+_TASK = "table"
+_NOBODY: IntArray = np.zeros(0, np.int64)
+
+
+class TableInfo(NamedTuple):
+    """A table at one moment."""
+
+    size: int
+    max_size: int
+    sampler: SelectorSpec
+    remover: SelectorSpec | None
+    max_times_sampled: int | None
+    rate_limiter: Limiter
+    inserts: int
+    samples: int
+    deletes: int
+    waiting_inserts: int
+    waiting_samples: int
+    ledger: Mapping[str, Amount]
+
+
+class _Turn(NamedTuple):
+    """One waiter: what it waits for, and how to wake it."""
+
+    possible: Callable[[], bool]
+    wake: threading.Condition
+
+
+class Table:
+    """Items under keys, sampled and evicted by selectors, held to a rate limiter.
+
+    Args:
+        max_size: how many items fit.
+        sampler: who is sampled next: a selector such as `Uniform()`, or its name.
+        remover: who is evicted when the table is full; None: nobody, inserts wait for room.
+        max_times_sampled: an item leaves after so many samples; None: never.
+        rate_limiter: when inserts and samples have to wait; None: `MinSize(1)`.
+        seed: the same seed and the same calls give the same samples; None: random.
+
+    Raises InvalidConfig (a ValueError) for what can never proceed.
+
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        sampler: SelectorSpec | str,
+        remover: SelectorSpec | str | None,
+        max_times_sampled: int | None = 1,
+        rate_limiter: Limiter | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        if max_size is None:
+            raise InvalidConfig("max_size must be a whole number of at least 1; a table is always bounded")
+        self._settings = TaskSettings(
+            capacity=max_size,
+            sampler=_for_table(sampler),
+            remover=None if remover is None else _for_table(remover),
+            max_times_sampled=max_times_sampled,
+            limiter=MinSize(1) if rate_limiter is None else limiter_of(rate_limiter),
+        )
+        self._engine = Engine(lambda _: self._settings, seed=seed)
+        self._task = self._engine.task(_TASK)
+        self._slot_of: dict[Hashable, int] = {}
+        self._keys: list[Hashable] = []  # by slot
+        self._data: list[Any] = []  # by slot
+        self._lock = threading.Lock()
+        self._inserting: deque[_Turn] = deque()
+        self._sampling: deque[_Turn] = deque()
+        self._shutdown = False
+
+    @classmethod
+    def queue(cls, size: int) -> "Table":
+        """Return a first-in, first-out queue of bounded size; each item is sampled once."""
+        return cls(size, Fifo(), Fifo(), 1, Queue(size))
+
+    @classmethod
+    def stack(cls, size: int) -> "Table":
+        """Return a last-in, first-out stack of bounded size; each item is sampled once."""
+        return cls(size, Lifo(), Lifo(), 1, Stack(size))
+
+    # --- verbs that may wait
+
+    def insert(self, key: Hashable, data: Any, priority: float = 1.0, timeout: float | None = None) -> None:
+        """Insert an item, once the limiter allows it and there is room; an existing key is replaced at once.
+
+        Raises WaitTimeout after `timeout` seconds, Closed after shutdown: then it was not and will not be stored.
+        """
+        values = {"priority": checked_priority(priority)}
+        hash(key)  # a key that cannot be one is refused here, not half-way
+        deadline = _deadline(timeout)
+        with self._lock:
+            if key not in self._slot_of:
+                self._wait(
+                    self._inserting, lambda: key in self._slot_of or self.can_insert(1), deadline, "insert"
+                )
+            if self._shutdown:
+                raise Closed("the table was shut down; this item was not stored")
+            evicted = _NOBODY
+            if key in self._slot_of:
+                slot = self._engine.replace(self._slot_of[key], values)
+            else:
+                slot, evicted = self._engine.insert(self._task, values)
+            self._store(slot, key, data)
+            self._drop(evicted)
+            self._wake()
+
+    def sample(self, n: int, timeout: float | None = None) -> list[Any] | None:
+        """Sample n distinct items (all, if there are fewer), once the limiter allows it; None after shutdown.
+
+        Raises WaitTimeout after `timeout` seconds, InvalidArgument if the limiter can never allow n.
+        """
+        drawn = self._draw(n, timeout)
+        return None if drawn is None else drawn[2]
+
+    def sample_items(self, n: int, timeout: float | None = None) -> list[Sample] | None:
+        """Sample as `sample` does, and tell what is known of each draw."""
+        drawn = self._draw(n, timeout)
+        if drawn is None:
+            return None
+        about, keys, data = drawn
+        return [Sample(item, info) for item, info in zip(data, sample_infos(keys, about), strict=True)]
+
+    # --- verbs that never wait
+
+    def update_priorities(self, priorities: Mapping[Any, float]) -> list[Any]:
+        """Set priorities by key and return the keys that are not (or no longer) there.
+
+        Raises InvalidPriority, and changes nothing, if any of them is negative, NaN, infinite or no number.
+        """
+        checked = {key: checked_priority(value, f"priority of {key!r}") for key, value in priorities.items()}
+        with self._lock:
+            known = [key for key in checked if key in self._slot_of]
+            self._engine.set_priorities(
+                self._slots(known), np.array([checked[key] for key in known], np.float64)
+            )
+            self._wake()
+            return [key for key in checked if key not in self._slot_of]
+
+    def delete(self, keys: Iterable[Hashable]) -> int:
+        """Delete items by key and return how many there were; unknown keys are passed over."""
+        wanted = dict.fromkeys(_collection(keys))
+        with self._lock:
+            slots = self._slots([key for key in wanted if key in self._slot_of])
+            self._engine.delete(slots)
+            self._drop(slots)
+            self._wake()
+            return len(slots)
+
+    def reset(self) -> None:
+        """Delete all items; the limiter starts anew."""
+        with self._lock:
+            self._drop(self._engine.columns.alive())
+            self._engine.reset()
+            self._wake()
+
+    def shutdown(self) -> None:
+        """Wake every waiter: samples return None, inserts raise Closed. What is stored stays readable by key."""
+        with self._lock:
+            self._shutdown = True
+            for turn in (*self._inserting, *self._sampling):
+                turn.wake.notify()
+
+    @property
+    def is_shutdown(self) -> bool:
+        """Whether `shutdown` was called."""
+        return self._shutdown
+
+    def can_insert(self, n: int = 1) -> bool:
+        """Return whether n inserts could go ahead at this moment."""
+        return self._engine.can_insert(self._task, n)
+
+    def can_sample(self, n: int = 1) -> bool:
+        """Return whether the limiter allows n samples, clamped to what is there, at this moment."""
+        return self._task.can_sample(min(n, len(self._task.completed)))
+
+    @property
+    def rate_limiter(self) -> Limiter:
+        """The limiter; assigning another one keeps the counters and wakes who can go on."""
+        return self._settings.limiter
+
+    @rate_limiter.setter
+    def rate_limiter(self, limiter: Limiter) -> None:
+        settings = replace(self._settings, limiter=limiter_of(limiter))
+        with self._lock:
+            self._settings = self._task.settings = settings
+            self._wake()
+
+    @property
+    def info(self) -> TableInfo:
+        """Size, settings, counters, waiters and ledger, at one moment."""
+        with self._lock:
+            settings, counters = self._settings, self._task.counters
+            return TableInfo(
+                size=len(self._slot_of),
+                max_size=settings.capacity or 0,
+                sampler=settings.sampler,
+                remover=settings.remover,
+                max_times_sampled=settings.max_times_sampled,
+                rate_limiter=settings.limiter,
+                inserts=counters.inserts,
+                samples=counters.samples,
+                deletes=counters.deletes,
+                waiting_inserts=len(self._inserting),
+                waiting_samples=len(self._sampling),
+                ledger=self._task.ledger.amounts(),
+            )
+
+    def keys(self) -> list[Any]:
+        """Return all keys, the oldest insert first."""
+        with self._lock:
+            return [self._keys[slot] for slot in self._engine.columns.alive().tolist()]
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._slot_of)
+
+    def __contains__(self, key: object) -> bool:
+        with self._lock:
+            return key in self._slot_of
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is needed to go on with the same samples; items by reference."""
+        with self._lock:
+            alive = self._engine.columns.alive().tolist()
+            return {
+                "engine": self._engine.state(),
+                "keys": [self._keys[slot] for slot in alive],
+                "data": [self._data[slot] for slot in alive],
+            }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what `state` told. Raises InvalidConfig, and changes nothing, for other selectors."""
+        with self._lock:
+            self._engine.restore(state["engine"])
+            self._task = self._engine.task(_TASK)
+            self._keys, self._data = list(state["keys"]), list(state["data"])
+            self._slot_of = {key: slot for slot, key in enumerate(self._keys)}
+            self._wake()
+
+    # --- inside; all under the lock
+
+    def _draw(self, n: int, timeout: float | None) -> tuple[Drawn, list[Any], list[Any]] | None:
+        deadline = _deadline(timeout)
+        self._check_sample_size(n)
+        with self._lock:
+            self._wait(self._sampling, lambda: self.can_sample(n), deadline, f"sample({n})")
+            if self._shutdown:
+                return None
+            drawn = self._engine.draw(self._task, n)
+            slots = drawn.slots.tolist()
+            keys, data = [self._keys[slot] for slot in slots], [self._data[slot] for slot in slots]
+            self._drop(drawn.left)
+            self._wake()
+            return drawn, keys, data
+
+    def _check_sample_size(self, n: int) -> None:
+        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+            raise InvalidArgument(f"n must be a whole number of at least 1, not {n!r}")
+        largest = self._settings.limiter.window.largest_sample
+        if min(n, self._settings.capacity or n) > largest:
+            raise InvalidArgument(
+                f"sample({n}) could wait for ever: {self._settings.limiter} never allows more than {largest:g} samples "
+                "at once; ask for fewer or widen its window"
+            )
+
+    def _wait(
+        self, turns: deque[_Turn], possible: Callable[[], bool], deadline: float | None, what: str
+    ) -> None:
+        """Wait for our turn, in order of arrival. Returns when `possible`, or when the table was shut down."""
+        if self._shutdown or (not turns and possible()):
+            return
+        turn = _Turn(possible, threading.Condition(self._lock))
+        turns.append(turn)
+        try:
+            while not self._shutdown and not (turns[0] is turn and possible()):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise WaitTimeout(
+                        f"{what} timed out; nothing was changed. Table: {len(self._slot_of)} of "
+                        f"{self._settings.capacity} items, {self._task.counters}, {self._settings.limiter}"
+                    )
+                turn.wake.wait(left)
+        finally:
+            turns.remove(turn)
+            self._wake()  # whoever leaves lets the next one try
+
+    def _wake(self) -> None:
+        """Wake the first waiter of each queue whose turn is possible now; it wakes the next when it is done."""
+        for turns in (self._inserting, self._sampling):
+            if turns and turns[0].possible():
+                turns[0].wake.notify()
+
+    def _slots(self, keys: list[Any]) -> IntArray:
+        return np.array([self._slot_of[key] for key in keys], np.int64)
+
+    def _store(self, slot: int, key: Hashable, data: Any) -> None:
+        if slot == len(self._keys):
+            self._keys.append(key)
+            self._data.append(data)
+        else:
+            self._keys[slot], self._data[slot] = key, data
+        self._slot_of[key] = slot
+
+    def _drop(self, slots: IntArray) -> None:
+        for slot in slots.tolist():
+            del self._slot_of[self._keys[slot]]
+            self._keys[slot] = self._data[slot] = None
+
+
+def _for_table(selector: SelectorSpec | str) -> SelectorSpec:
+    spec = selector_spec(selector)
+    if isinstance(spec, Stalest | Freshest | Mixture):
+        raise InvalidConfig(
+            f"{spec.type} is for buffers: it needs policy versions or fresh groups, which a table does not know; "
+            "use ReplayBufferConfig(...).build(), or LeastUsed() here"
+        )
+    return spec
+
+
+def _deadline(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
+        raise InvalidArgument(f"timeout must be None or a number of seconds of at least 0, not {timeout!r}")
+    return time.monotonic() + timeout
+
+
+def _collection(keys: Iterable[Hashable]) -> list[Hashable]:
+    if isinstance(keys, str | bytes):
+        raise InvalidArgument(f"delete takes several keys; for one: delete([{keys!r}])")
+    return list(keys)
