@@ -1,9 +1,13 @@
 """reroll: a replay buffer for reinforcement learning of language models."""
 
 from reroll._version import __version__
-from reroll.config import ReplayBufferConfig
+from reroll.buffer.blocking import BlockingReplayBuffer
+from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.buffer.report import Stats
+from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig
 from reroll.engine.ledger import Amount
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
+from reroll.engine.rows import Row
 from reroll.engine.selectors.specs import (
     Fifo,
     Freshest,
@@ -23,17 +27,21 @@ from reroll.errors import (
     InvalidPriority,
     QueryError,
     RerollError,
+    UnknownUid,
     WaitTimeout,
     WouldBlock,
 )
 from reroll.query import Query, parse_query
-from reroll.rollout.status import Status
+from reroll.rollout import DictRollout, Rollout, Status, effective_response_mask, status_from_finish_reason
 from reroll.sample import Sample, SampleInfo
 from reroll.table import Table, TableInfo
 
 __all__ = [
     "Amount",
+    "AsyncReplayBufferConfig",
+    "BlockingReplayBuffer",
     "Closed",
+    "DictRollout",
     "Fifo",
     "Freshest",
     "InvalidArgument",
@@ -50,20 +58,29 @@ __all__ = [
     "Query",
     "QueryError",
     "Queue",
+    "ReplayBuffer",
     "ReplayBufferConfig",
     "RerollError",
+    "Rollout",
+    "Row",
     "Sample",
     "SampleInfo",
     "SampleToInsertRatio",
     "Stack",
     "Stalest",
+    "Stats",
     "Status",
+    "SyncReplayBufferConfig",
     "Table",
     "TableInfo",
+    "TaskConfig",
     "Uniform",
+    "UnknownUid",
     "Unlimited",
     "WaitTimeout",
     "WouldBlock",
     "__version__",
+    "effective_response_mask",
     "parse_query",
+    "status_from_finish_reason",
 ]

@@ -1,9 +1,9 @@
-"""ReplayBufferConfig: what a buffer or a table is made from; from code, a dict, YAML or TOML."""
+"""ReplayBufferConfig: what a buffer or a table is made from; from code, a dict, YAML, TOML or JSON."""
 
 import tomllib
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -15,11 +15,17 @@ from pydantic import (
     model_validator,
 )
 
+from reroll.buffer.blocking import BlockingReplayBuffer
+from reroll.buffer.groups import Groups
+from reroll.buffer.put import GroupRules
+from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.engine.engine import Engine
 from reroll.engine.limiters import LIMITERS, Limiter, MinSize, limiter_of, limiter_options
-from reroll.engine.selectors.selector import SelectorSpec
-from reroll.engine.selectors.specs import SELECTORS, Uniform, selector_spec, spec_options
+from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, selector_spec, spec_options
+from reroll.engine.task import TaskSettings
 from reroll.errors import InvalidArgument, InvalidConfig
 from reroll.table import Table
+from reroll.waiting import LoopWaits
 
 
 def _named(names: list[str]) -> WithJsonSchema:
@@ -35,20 +41,25 @@ _Limiter = Annotated[
     Any, BeforeValidator(limiter_of), PlainSerializer(limiter_options), _named(list(LIMITERS))
 ]
 _Count = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class ReplayBufferConfig(BaseModel):
-    """How a buffer keeps, hands out and evicts groups. Unknown keys are refused.
+class TaskConfig(BaseModel):
+    """What may differ from task to task.
 
     Attributes:
-        capacity: how many groups fit; None: for a table, one global batch.
+        capacity: how many COMPLETED groups fit; None: unlimited in a buffer, one global batch in a table.
         sampler: who is handed out next: a selector, or its name.
-        remover: who is evicted from a full buffer; None: nobody, inserts wait for room, so that nothing untrained is
+        remover: who is evicted when it is full; None: nobody, a put waits for room, so that nothing untrained is
             dropped.
         max_times_sampled: a group leaves after so many samples; None: never.
-        min_size: samples wait until so many groups are there; None: for a table, one global batch.
-        rate_limiter: when inserts and samples have to wait; it takes the place of `min_size`.
-        seed: the same seed and the same calls give the same samples; None: random.
+        min_size: nobody samples until so many groups are there; None: 1 in a buffer, one global batch in a table.
+        rate_limiter: when puts and samples have to wait; it takes the place of `min_size`.
+        expire: whether one stale rollout expires its whole group, or only itself.
+        on_failed: whether a failed rollout fails its group, or is dropped at put.
+        min_group_size: a group is not made smaller than this by dropping failed rollouts; it fails.
+        max_attempts: a group that is put more often than this, and still not COMPLETED, is FAILED; None: no limit.
+        rejected_capacity: how many FAILED and FILTERED groups are kept to be looked at.
 
     """
 
@@ -60,7 +71,11 @@ class ReplayBufferConfig(BaseModel):
     max_times_sampled: _Count | None = 1
     min_size: _Count | None = None
     rate_limiter: _Limiter | None = None
-    seed: int | None = None
+    expire: Literal["group", "member"] = "group"
+    on_failed: Literal["group", "drop_member"] = "group"
+    min_group_size: _Count = 1
+    max_attempts: _Count | None = None
+    rejected_capacity: Annotated[int, Field(ge=0)] = 1024
 
     @model_validator(mode="after")
     def _one_limiter(self) -> Self:
@@ -69,6 +84,28 @@ class ReplayBufferConfig(BaseModel):
                 "give min_size or rate_limiter, not both: every rate limiter has a min_size of its own"
             )
         return self
+
+    def limiter(self, min_size: int) -> Limiter:
+        """Return the limiter; with this min_size if none is configured."""
+        limiter: Limiter = self.rate_limiter or MinSize(self.min_size or min_size)
+        return limiter
+
+
+class ReplayBufferConfig(TaskConfig):
+    """How a buffer keeps, hands out and evicts groups. Unknown keys are refused.
+
+    Attributes, besides those of TaskConfig, which hold for every task:
+        tasks: what differs, by task name.
+        max_bytes: how many bytes of rollouts fit, over all tasks; None: unlimited.
+        out_ttl_s: a group that was taken to be rolled again is given up after so many seconds; None: never.
+        seed: the same seed and the same calls give the same samples; None: random.
+
+    """
+
+    tasks: dict[str, TaskConfig] = Field(default_factory=dict)
+    max_bytes: _Count | None = None
+    out_ttl_s: _Seconds | None = None
+    seed: int | None = None
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
@@ -90,6 +127,24 @@ class ReplayBufferConfig(BaseModel):
                 return cls.model_validate(yaml.safe_load(path.read_text()) or {})
         raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")
 
+    def for_task(self, name: str) -> TaskConfig:
+        """Return what holds for a task: what is configured for it, else what holds for all."""
+        override = self.tasks.get(name)
+        if override is None:
+            return self
+        own = {field: getattr(override, field) for field in override.model_fields_set}
+        if own.keys() & {"min_size", "rate_limiter"}:  # they take each other's place
+            own = {"min_size": None, "rate_limiter": None, **own}
+        return self.model_copy(update=own)
+
+    def build(self) -> ReplayBuffer:
+        """Return an asyncio buffer. Raises InvalidConfig for what can never proceed."""
+        return ReplayBuffer(self._groups(), LoopWaits())
+
+    def build_blocking(self) -> BlockingReplayBuffer:
+        """Return a thread-safe buffer with the same verbs, without `await`."""
+        return BlockingReplayBuffer(self._groups())
+
     def build_table(self, global_batch_size: int) -> Table:
         """Return a table whose capacity and min_size are one global batch, unless configured.
 
@@ -104,13 +159,54 @@ class ReplayBufferConfig(BaseModel):
             raise InvalidArgument(
                 f"global_batch_size must be a whole number of at least 1, not {global_batch_size!r}"
             )
-        limiter: Limiter = self.rate_limiter or MinSize(self.min_size or global_batch_size)
-        sampler: SelectorSpec = self.sampler
         return Table(
             self.capacity or global_batch_size,
-            sampler,
+            self.sampler,
             self.remover,
             self.max_times_sampled,
-            limiter,
+            self.limiter(global_batch_size),
             seed=self.seed,
         )
+
+    def _groups(self) -> Groups:
+        # Made here, so that what cannot proceed is refused now, and not when a task is first used.
+        settings = {name: _settings(self.for_task(name)) for name in self.tasks}
+        rules = {name: _rules(self.for_task(name)) for name in self.tasks}
+        common_settings, common_rules = _settings(self), _rules(self)
+        engine = Engine(
+            lambda name: settings.get(name, common_settings), seed=self.seed, max_bytes=self.max_bytes
+        )
+        return Groups(engine, lambda name: rules.get(name, common_rules), self.out_ttl_s)
+
+
+class SyncReplayBufferConfig(ReplayBufferConfig):
+    """A buffer for synchronous training: the oldest group first."""
+
+    sampler: _Selector = Fifo()
+
+
+class AsyncReplayBufferConfig(ReplayBufferConfig):
+    """A buffer for asynchronous training: the stalest group first, then the oldest."""
+
+    sampler: _Selector = Stalest()
+
+
+def _settings(config: TaskConfig) -> TaskSettings:
+    return TaskSettings(
+        capacity=config.capacity,
+        sampler=config.sampler,
+        remover=config.remover,
+        max_times_sampled=config.max_times_sampled,
+        limiter=config.limiter(1),
+        rejected_capacity=config.rejected_capacity,
+        expires=True,
+    )
+
+
+def _rules(config: TaskConfig) -> GroupRules:
+    return GroupRules(
+        expire=config.expire,
+        on_failed=config.on_failed,
+        min_group_size=config.min_group_size,
+        max_attempts=config.max_attempts,
+    )

@@ -3,6 +3,7 @@
 RerollError
 ├── WouldBlock                         the engine cannot do this now; shells wait instead
 ├── WaitTimeout      (TimeoutError)    a wait ended by its timeout; nothing was changed
+├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── Closed           (RuntimeError)    the table or buffer was shut down
 └── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
     ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
@@ -23,6 +24,13 @@ class WouldBlock(RerollError):  # noqa: N818  (a condition, not an error: shells
 
 class WaitTimeout(RerollError, TimeoutError):  # noqa: N818  (named like TimeoutError's other children)
     """A wait ended by its timeout. Nothing was changed, and nothing will land later."""
+
+
+class UnknownUid(RerollError, KeyError):  # noqa: N818
+    """No group has this uid, or no longer. Nothing was changed."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError would show the repr of the message
 
 
 class Closed(RerollError, RuntimeError):  # noqa: N818

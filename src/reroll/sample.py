@@ -1,6 +1,7 @@
 """What sampling returns: a payload, and what is known of the draw that chose it."""
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from reroll.engine.engine import Drawn
@@ -43,5 +44,4 @@ class Sample(NamedTuple):
 def sample_infos(uids: Sequence[Any], drawn: Drawn) -> Iterator[SampleInfo]:
     """Return the info of each draw; `uids` is what its user knows the groups by."""
     columns = (drawn.priority, drawn.probability, drawn.weight, drawn.times_sampled, drawn.staleness)
-    for uid, *about in zip(uids, *(column.tolist() for column in columns), strict=True):
-        yield SampleInfo(uid, *about, drawn.table_size)
+    return map(SampleInfo, uids, *(column.tolist() for column in columns), repeat(drawn.table_size))

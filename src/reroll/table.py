@@ -4,9 +4,8 @@ A thin shell around the engine: this module holds payloads, locks and waits, and
 order of arrival, by the call that makes their turn possible; nobody polls.
 """
 
+import math
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,11 +19,14 @@ from reroll.engine.limiters import Limiter, MinSize, Queue, Stack, limiter_of
 from reroll.engine.priorities import checked_priority
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Freshest, Lifo, Mixture, Stalest, selector_spec
+from reroll.engine.state import restore, state_of
 from reroll.engine.task import TaskSettings
-from reroll.errors import Closed, InvalidArgument, InvalidConfig, WaitTimeout
+from reroll.errors import Closed, InvalidArgument, InvalidConfig
 from reroll.sample import Sample, sample_infos
+from reroll.waiting import ThreadWaits, deadline_of
 
 _TASK = "table"
+_INSERT, _SAMPLE = "insert", "sample"  # the queues of waiters
 _NOBODY: IntArray = np.zeros(0, np.int64)
 
 
@@ -43,13 +45,6 @@ class TableInfo(NamedTuple):
     waiting_inserts: int
     waiting_samples: int
     ledger: Mapping[str, Amount]
-
-
-class _Turn(NamedTuple):
-    """One waiter: what it waits for, and how to wake it."""
-
-    possible: Callable[[], bool]
-    wake: threading.Condition
 
 
 class Table:
@@ -92,8 +87,7 @@ class Table:
         self._keys: list[Hashable] = []  # by slot
         self._data: list[Any] = []  # by slot
         self._lock = threading.Lock()
-        self._inserting: deque[_Turn] = deque()
-        self._sampling: deque[_Turn] = deque()
+        self._waits = ThreadWaits(self._lock)
         self._shutdown = False
 
     @classmethod
@@ -115,12 +109,10 @@ class Table:
         """
         values = {"priority": checked_priority(priority)}
         hash(key)  # a key that cannot be one is refused here, not half-way
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         with self._lock:
             if key not in self._slot_of:
-                self._wait(
-                    self._inserting, lambda: key in self._slot_of or self.can_insert(1), deadline, "insert"
-                )
+                self._wait(_INSERT, lambda: key in self._slot_of or self.can_insert(1), deadline)
             if self._shutdown:
                 raise Closed("the table was shut down; this item was not stored")
             evicted = _NOBODY
@@ -130,7 +122,7 @@ class Table:
                 slot, evicted = self._engine.insert(self._task, values)
             self._store(slot, key, data)
             self._drop(evicted)
-            self._wake()
+            self._waits.wake()
 
     def sample(self, n: int, timeout: float | None = None) -> list[Any] | None:
         """Sample n distinct items (all, if there are fewer), once the limiter allows it; None after shutdown.
@@ -155,13 +147,15 @@ class Table:
 
         Raises InvalidPriority, and changes nothing, if any of them is negative, NaN, infinite or no number.
         """
+        if not isinstance(priorities, Mapping):
+            raise InvalidArgument(f"priorities must be a mapping of keys to numbers, not {priorities!r}")
         checked = {key: checked_priority(value, f"priority of {key!r}") for key, value in priorities.items()}
         with self._lock:
             known = [key for key in checked if key in self._slot_of]
             self._engine.set_priorities(
                 self._slots(known), np.array([checked[key] for key in known], np.float64)
             )
-            self._wake()
+            self._waits.wake()
             return [key for key in checked if key not in self._slot_of]
 
     def delete(self, keys: Iterable[Hashable]) -> int:
@@ -171,7 +165,7 @@ class Table:
             slots = self._slots([key for key in wanted if key in self._slot_of])
             self._engine.delete(slots)
             self._drop(slots)
-            self._wake()
+            self._waits.wake()
             return len(slots)
 
     def reset(self) -> None:
@@ -179,14 +173,13 @@ class Table:
         with self._lock:
             self._drop(self._engine.columns.alive())
             self._engine.reset()
-            self._wake()
+            self._waits.wake()
 
     def shutdown(self) -> None:
-        """Wake every waiter: samples return None, inserts raise Closed. What is stored stays readable by key."""
+        """Wake every waiter: samples return None, inserts raise Closed. What is stored stays until it is deleted."""
         with self._lock:
             self._shutdown = True
-            for turn in (*self._inserting, *self._sampling):
-                turn.wake.notify()
+            self._waits.wake()
 
     @property
     def is_shutdown(self) -> bool:
@@ -208,10 +201,10 @@ class Table:
 
     @rate_limiter.setter
     def rate_limiter(self, limiter: Limiter) -> None:
-        settings = replace(self._settings, limiter=limiter_of(limiter))
         with self._lock:
+            settings = replace(self._settings, limiter=limiter_of(limiter))
             self._settings = self._task.settings = settings
-            self._wake()
+            self._waits.wake()
 
     @property
     def info(self) -> TableInfo:
@@ -228,8 +221,8 @@ class Table:
                 inserts=counters.inserts,
                 samples=counters.samples,
                 deletes=counters.deletes,
-                waiting_inserts=len(self._inserting),
-                waiting_samples=len(self._sampling),
+                waiting_inserts=self._waits.waiting(_INSERT),
+                waiting_samples=self._waits.waiting(_SAMPLE),
                 ledger=self._task.ledger.amounts(),
             )
 
@@ -251,72 +244,67 @@ class Table:
         with self._lock:
             alive = self._engine.columns.alive().tolist()
             return {
-                "engine": self._engine.state(),
+                "engine": state_of(self._engine),
                 "keys": [self._keys[slot] for slot in alive],
                 "data": [self._data[slot] for slot in alive],
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Become what `state` told. Raises InvalidConfig, and changes nothing, for other selectors."""
+        keys, data = list(state["keys"]), list(state["data"])
         with self._lock:
-            self._engine.restore(state["engine"])
+            if len(keys) > (self._settings.capacity or 0):
+                raise InvalidConfig(
+                    f"{len(keys)} items were saved, but max_size is {self._settings.capacity}; raise it"
+                )
+            restore(self._engine, state["engine"])
             self._task = self._engine.task(_TASK)
-            self._keys, self._data = list(state["keys"]), list(state["data"])
+            self._keys, self._data = keys, data
             self._slot_of = {key: slot for slot, key in enumerate(self._keys)}
-            self._wake()
+            self._waits.wake()
 
     # --- inside; all under the lock
 
     def _draw(self, n: int, timeout: float | None) -> tuple[Drawn, list[Any], list[Any]] | None:
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         self._check_sample_size(n)
         with self._lock:
-            self._wait(self._sampling, lambda: self.can_sample(n), deadline, f"sample({n})")
+            self._wait(_SAMPLE, lambda: self.can_sample(n) or n > self._largest_sample(), deadline)
             if self._shutdown:
                 return None
+            self._check_sample_size(n)  # the limiter may have been replaced meanwhile
             drawn = self._engine.draw(self._task, n)
             slots = drawn.slots.tolist()
             keys, data = [self._keys[slot] for slot in slots], [self._data[slot] for slot in slots]
-            self._drop(drawn.left)
-            self._wake()
+            self._drop(drawn.gone)
+            self._waits.wake()
             return drawn, keys, data
 
     def _check_sample_size(self, n: int) -> None:
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise InvalidArgument(f"n must be a whole number of at least 1, not {n!r}")
-        largest = self._settings.limiter.window.largest_sample
-        if min(n, self._settings.capacity or n) > largest:
+        if n > self._largest_sample():
             raise InvalidArgument(
-                f"sample({n}) could wait for ever: {self._settings.limiter} never allows more than {largest:g} samples "
-                "at once; ask for fewer or widen its window"
+                f"sample({n}) could wait for ever: {self._settings.limiter} never allows more than "
+                f"{self._largest_sample():g} samples at once; ask for fewer or widen its window"
             )
 
-    def _wait(
-        self, turns: deque[_Turn], possible: Callable[[], bool], deadline: float | None, what: str
-    ) -> None:
-        """Wait for our turn, in order of arrival. Returns when `possible`, or when the table was shut down."""
-        if self._shutdown or (not turns and possible()):
-            return
-        turn = _Turn(possible, threading.Condition(self._lock))
-        turns.append(turn)
-        try:
-            while not self._shutdown and not (turns[0] is turn and possible()):
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise WaitTimeout(
-                        f"{what} timed out; nothing was changed. Table: {len(self._slot_of)} of "
-                        f"{self._settings.capacity} items, {self._task.counters}, {self._settings.limiter}"
-                    )
-                turn.wake.wait(left)
-        finally:
-            turns.remove(turn)
-            self._wake()  # whoever leaves lets the next one try
+    def _largest_sample(self) -> float:
+        """Return the largest n that the limiter may ever allow; more than fits is clamped, so it is no matter."""
+        largest = self._settings.limiter.window.largest_sample
+        return math.inf if largest >= (self._settings.capacity or 0) else largest
 
-    def _wake(self) -> None:
-        """Wake the first waiter of each queue whose turn is possible now; it wakes the next when it is done."""
-        for turns in (self._inserting, self._sampling):
-            if turns and turns[0].possible():
-                turns[0].wake.notify()
+    def _wait(self, what: str, possible: Callable[[], bool], deadline: float | None) -> None:
+        """Wait until it is possible, or the table is shut down."""
+        self._waits.block(
+            [what],
+            lambda: self._shutdown or possible(),
+            deadline,
+            lambda: (
+                f"{what} timed out; nothing was changed. The table holds {len(self._slot_of)} of "
+                f"{self._settings.capacity} items; {self._task.counters}, {self._settings.limiter}"
+            ),
+        )
 
     def _slots(self, keys: list[Any]) -> IntArray:
         return np.array([self._slot_of[key] for key in keys], np.int64)
@@ -343,14 +331,6 @@ def _for_table(selector: SelectorSpec | str) -> SelectorSpec:
             "use ReplayBufferConfig(...).build(), or LeastUsed() here"
         )
     return spec
-
-
-def _deadline(timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
-        raise InvalidArgument(f"timeout must be None or a number of seconds of at least 0, not {timeout!r}")
-    return time.monotonic() + timeout
 
 
 def _collection(keys: Iterable[Hashable]) -> list[Hashable]:

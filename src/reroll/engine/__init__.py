@@ -7,7 +7,10 @@ limiters     how many inserts and samples may go ahead of each other
 task         what belongs to all pools of one task: settings, counters, ledger
 ledger       where every group and token is, or how it left
 proceeds     refuses configurations that can never proceed
-engine       the verbs; one seeded generator; state and restore
+ages         which rows are too stale, by policy version
+engine       the verbs, and one seeded generator
+rows         rows as the query language sees them
+state        everything it knows, as plain values, and back
 
 It never waits, reads no clock, takes no lock and does no I/O. A verb succeeds, or raises WouldBlock or a
 typed error before anything has changed. Every verb works on arrays of slots.

@@ -16,6 +16,11 @@ BoolArray = npt.NDArray[np.bool_]
 NO_VERSION: Final = int(np.iinfo(np.int64).min)
 """In column `version`: the group's tokens carry no policy version."""
 
+PLACES: Final = ("resident", "out", "leased")
+"""Where a group with a row is: in a pool, with a producer that rolls it again, or with a trainer that has not
+acknowledged it. These are buckets of the ledger."""
+RESIDENT, OUT, LEASED = range(3)
+
 _FIRST_CAPACITY: Final = 64
 
 # name: (dtype, what a row has that was not told otherwise)
@@ -25,7 +30,13 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
     "touched": (np.int64, 0),  # order of the last insert or priority update
     "task": (np.int32, 0),
     "status": (np.int8, 0),
+    "place": (np.int8, 0),  # index into PLACES
     "version": (np.int64, NO_VERSION),  # oldest policy version of its tokens
+    "newest": (np.int64, NO_VERSION),  # newest policy version of its tokens
+    "trainable": (
+        np.int64,
+        NO_VERSION,
+    ),  # the first member without a fresh trainable token is the one with this newest
     "staleness": (np.int64, 0),  # as told at put; derived from `version` once the task has a step
     "priority": (np.float64, 1.0),
     "uses": (np.int32, 0),
@@ -36,6 +47,8 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
     "num_bytes": (np.int64, 0),
     "reward_mean": (np.float64, np.nan),
     "reward_std": (np.float64, np.nan),
+    "trained": (np.int8, 0),  # whether it was handed to a trainer, ever
+    "trained_tokens": (np.int64, 0),  # how many of its tokens were
     "sampler_position": (np.int32, 0),  # where the row stands in the dense arrays of its pool's sampler
     "remover_position": (np.int32, 0),  # the same for the remover
 }
@@ -49,7 +62,10 @@ class Columns:
     touched: IntArray
     task: npt.NDArray[np.int32]
     status: npt.NDArray[np.int8]
+    place: npt.NDArray[np.int8]
     version: IntArray
+    newest: IntArray
+    trainable: IntArray
     staleness: IntArray
     priority: FloatArray
     uses: npt.NDArray[np.int32]
@@ -60,6 +76,8 @@ class Columns:
     num_bytes: IntArray
     reward_mean: FloatArray
     reward_std: FloatArray
+    trained: npt.NDArray[np.int8]
+    trained_tokens: IntArray
     sampler_position: npt.NDArray[np.int32]
     remover_position: npt.NDArray[np.int32]
 
@@ -67,6 +85,8 @@ class Columns:
         self._clear()
 
     def _clear(self) -> None:
+        self.group_id: dict[int, Any] = {}  # by slot; only rows that have one
+        self.tags: dict[int, Mapping[str, Any]] = {}  # the same
         self._free: list[int] = []
         self._end = 0  # slots from here on were never used
         self._room = _FIRST_CAPACITY  # what every column holds
@@ -91,18 +111,27 @@ class Columns:
     def release(self, slots: IntArray) -> None:
         """Free the slots; their rows are gone."""
         self.uid[slots] = 0
-        self._free.extend(slots.tolist())
+        freed = slots.tolist()
+        self._free.extend(freed)
+        if self.group_id or self.tags:
+            for slot in freed:
+                self.group_id.pop(slot, None)
+                self.tags.pop(slot, None)
 
     def alive(self) -> IntArray:
         """Return the slots of all rows, by uid. O(rows)."""
         slots = np.flatnonzero(self.uid[: self._end])
         return slots[np.argsort(self.uid[slots], kind="stable")]
 
-    def rows(self, slots: IntArray) -> dict[str, npt.NDArray[Any]]:
+    def rows(self, slots: IntArray) -> dict[str, Any]:
         """Return copies of the columns at these slots."""
-        return {name: getattr(self, name)[slots] for name in _COLUMNS}
+        return {
+            **{name: getattr(self, name)[slots] for name in _COLUMNS},
+            "group_id": [self.group_id.get(slot) for slot in slots.tolist()],
+            "tags": [self.tags.get(slot) for slot in slots.tolist()],
+        }
 
-    def restore(self, rows: Mapping[str, npt.NDArray[Any]]) -> None:
+    def restore(self, rows: Mapping[str, Any]) -> None:
         """Become exactly these rows, at slots 0, 1, ..."""
         count = len(rows["uid"])
         self._clear()
@@ -110,6 +139,8 @@ class Columns:
         self._end = count
         for name in _COLUMNS:
             getattr(self, name)[:count] = rows[name]
+        self.group_id = {slot: value for slot, value in enumerate(rows["group_id"]) if value is not None}
+        self.tags = {slot: value for slot, value in enumerate(rows["tags"]) if value is not None}
 
     def _make_room(self, rows: int) -> None:
         """Hold at least `rows` rows.

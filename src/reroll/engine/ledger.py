@@ -40,21 +40,15 @@ class Ledger:
     def __init__(self) -> None:
         self._amounts = dict.fromkeys((PUT, *BUCKETS), Amount())
 
-    def put(self, amount: Amount) -> None:
-        """Enter something new, which is resident now."""
-        self._amounts[PUT] = self._amounts[PUT].plus(amount)
-        self._amounts["resident"] = self._amounts["resident"].plus(amount)
+    def put(self, amount: Amount, bucket: str = "resident") -> None:
+        """Enter something new, which is in a bucket now."""
+        for name in (PUT, bucket):
+            self._amounts[name] = self._amounts[name].plus(amount)
 
     def move(self, source: str, target: str, amount: Amount) -> None:
         """Move between buckets."""
         self._amounts[source] = self._amounts[source].minus(amount)
         self._amounts[target] = self._amounts[target].plus(amount)
-
-    def train(self, bucket: str, amount: Amount) -> None:
-        """Mark as trained what is in a bucket; `put` counts it as well."""
-        trained = Amount(0, 0, amount.groups, amount.tokens)
-        for name in (PUT, bucket):
-            self._amounts[name] = self._amounts[name].plus(trained)
 
     def amounts(self) -> dict[str, Amount]:
         """Return all buckets, `put` first."""

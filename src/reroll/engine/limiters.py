@@ -140,7 +140,7 @@ class SampleToInsertRatio(_Windowed):
             buffer = tuple(buffer)
             object.__setattr__(self, "error_buffer", buffer)
         bounds = buffer if isinstance(buffer, tuple) else (buffer,)
-        if len(bounds) not in (1, 2) or not all(
+        if len(bounds) != 1 + isinstance(buffer, tuple) or not all(
             _is_number(bound) and not math.isnan(bound) for bound in bounds
         ):
             raise InvalidConfig(

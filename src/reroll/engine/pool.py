@@ -3,16 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
+from reroll.engine.ages import Ages
 from reroll.engine.columns import IntArray
 from reroll.engine.selectors.selector import Selector
 
 
 class Pool:
-    """Rows in the order of a sampler, and of a remover where rows may be evicted. Counting is O(1)."""
+    """Rows in the order of a sampler, of a remover where rows may be evicted, and by age where they may expire.
 
-    def __init__(self, sampler: Selector, remover: Selector | None = None) -> None:
+    Counting is O(1).
+    """
+
+    def __init__(self, sampler: Selector, remover: Selector | None = None, ages: Ages | None = None) -> None:
         self.sampler = sampler
         self.remover = remover
+        self.ages = ages
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -21,11 +26,15 @@ class Pool:
         self.sampler.add(slots)
         if self.remover is not None:
             self.remover.add(slots)
+        if self.ages is not None:
+            self.ages.add(slots)
 
     def remove(self, slots: IntArray) -> None:
         self.sampler.remove(slots)
         if self.remover is not None:
             self.remover.remove(slots)
+        if self.ages is not None:
+            self.ages.remove(slots)
 
     def touch(self, slots: IntArray) -> None:
         """Follow a change of columns that selectors read."""
@@ -39,7 +48,10 @@ class Pool:
             "remover": None if self.remover is None else self.remover.state(),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], rows: IntArray) -> None:
+        """Become what `state` told; `rows` are the slots of this pool."""
         self.sampler.restore(state["sampler"])
         if self.remover is not None:
             self.remover.restore(state["remover"])
+        if self.ages is not None:
+            self.ages.add(rows)

@@ -16,7 +16,10 @@ def checked_priority(value: object, whose: str = "priority") -> float:
         value = value.item()
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
         raise InvalidPriority(f"{whose} must be one number, not {value!r}")
-    priority = float(value)
+    try:
+        priority = float(value)
+    except OverflowError:
+        priority = math.inf
     if not 0 <= priority < math.inf:
         raise InvalidPriority(f"{whose} must be finite and at least 0, not {priority}")
     return priority

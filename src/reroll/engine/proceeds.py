@@ -49,6 +49,11 @@ def _check_capacity(
             "inserts go on only while there are fewer than min_size items"
         )
     if remover is not None:
+        if spi * capacity < max_diff < math.inf:
+            _warn(
+                f"the limiter lets in more than the {capacity} items that fit, so the remover evicts items that were "
+                "never sampled; lower the limiter's upper bound, or name no remover"
+            )
         return
     # Full, inserts wait for room, which comes only from items that are sampled to their use limit. The limiter must
     # let them be: also when every resident item lacks just one use.

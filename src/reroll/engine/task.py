@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from reroll.engine.columns import Columns
+from reroll.engine.ages import Ages
+from reroll.engine.columns import RESIDENT, Columns
 from reroll.engine.ledger import Ledger
 from reroll.engine.limiters import Counters, Limiter, Unlimited
 from reroll.engine.pool import Pool
@@ -18,6 +19,12 @@ STATUSES: Final = tuple(Status)
 """Column `status` holds indices into this."""
 STATUS_CODE: Final = {status: code for code, status in enumerate(STATUSES)}
 COMPLETED: Final = STATUS_CODE[Status.COMPLETED]
+EXPIRED: Final = STATUS_CODE[Status.EXPIRED]
+EXPIRABLE: Final = tuple(STATUS_CODE[s] for s in (Status.COMPLETED, Status.ABORTED, Status.EXPIRED))
+"""Groups of these may expire; EXPIRED ones again where single members do."""
+RETURNING: Final = tuple(STATUS_CODE[s] for s in (Status.INIT, Status.ABORTED, Status.EXPIRED))
+"""Groups of these are taken by producers, which put them again."""
+REJECTED: Final = tuple(STATUS_CODE[s] for s in (Status.FAILED, Status.FILTERED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,10 @@ class TaskSettings:
     remover: SelectorSpec | None = None
     max_times_sampled: int | None = 1
     limiter: Limiter = field(default_factory=Unlimited)
+    rejected_capacity: int = 1024
+    """How many FAILED and FILTERED groups are kept to be looked at."""
+    expires: bool = False
+    """Whether groups have versions and may expire; a table's items do not."""
 
     def __post_init__(self) -> None:
         for name in ("capacity", "max_times_sampled"):
@@ -62,6 +73,14 @@ class Task:
             settings.sampler.build(columns, "sampler"),
             None if remover is None else remover.build(columns, "remover"),
         )
+        if settings.expires:
+            for status in EXPIRABLE:
+                self.pools[status].ages = Ages(columns)
+
+    def learn_step(self, step: int | None) -> None:
+        """Remember the largest training step that was told."""
+        if step is not None and (self.step is None or step > self.step):
+            self.step = step
 
     def can_insert(self, k: int = 1) -> bool:
         """Return whether k COMPLETED groups may be inserted now: the limiter allows it, and there is room."""
@@ -87,8 +106,19 @@ class Task:
             "pools": [pool.state() for pool in self.pools],
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], columns: Columns) -> None:
         """Become what `state` told; the rows are back in the columns. Raises InvalidConfig for other selectors."""
+        self._check_selectors(state)
+        self.counters.restore(state["counters"])
+        self.ledger.restore(state["ledger"])
+        self.step = state["step"]
+        self.num_bytes = state["num_bytes"]
+        mine = columns.alive()
+        mine = mine[(columns.task[mine] == self.code) & (columns.place[mine] == RESIDENT)]
+        for status, (pool, saved) in enumerate(zip(self.pools, state["pools"], strict=True)):
+            pool.restore(saved, mine[columns.status[mine] == status])
+
+    def _check_selectors(self, state: Mapping[str, Any]) -> None:
         for role in ("sampler", "remover"):
             spec = getattr(self.settings, role)
             mine = None if spec is None else spec.type
@@ -97,9 +127,3 @@ class Task:
                     f"task {self.name!r} was saved with {role} {state[role]}, but is configured with {mine}; "
                     f"configure the same {role}"
                 )
-        self.counters.restore(state["counters"])
-        self.ledger.restore(state["ledger"])
-        self.step = state["step"]
-        self.num_bytes = state["num_bytes"]
-        for pool, saved in zip(self.pools, state["pools"], strict=True):
-            pool.restore(saved)

@@ -1,6 +1,7 @@
-"""The status of a rollout and of a group."""
+"""The status of a rollout and of a group, and how both are found."""
 
-from enum import StrEnum
+from collections.abc import Iterable
+from enum import Enum, StrEnum
 
 from reroll.errors import InvalidArgument
 
@@ -28,3 +29,36 @@ class Status(StrEnum):
                 pass
         names = ", ".join(status.value for status in cls)
         raise InvalidArgument(f"{value!r} is not a status; use reroll.Status or one of: {names}")
+
+
+# What a group with unfinished members counts as: the first of these that any member has.
+_UNFINISHED_FIRST = (Status.FAILED, Status.ABORTED, Status.EXPIRED, Status.FILTERED)
+
+_COMPLETE_REASONS = frozenset({"stop", "length", "tool_calls"})
+
+
+def read_status(value: object) -> Status:
+    """Return the status that a rollout's attribute holds; raises InvalidArgument.
+
+    Wider than `Status.of`: trainers bring their own enum, which counts by its value.
+    """
+    if type(value) is Status:
+        return value
+    return Status.of(value.value if isinstance(value, Enum) else value)
+
+
+def combine_statuses(statuses: Iterable[Status]) -> Status:
+    """Return a group's status: COMPLETED only if every member is, else the worst that any member has."""
+    present = set(statuses)
+    if present == {Status.COMPLETED}:
+        return Status.COMPLETED
+    return next((status for status in _UNFINISHED_FIRST if status in present), Status.INIT)
+
+
+def status_from_finish_reason(finish_reason: object) -> Status:
+    """Return the status of a response that ended so; a reason that is missing or unknown means FAILED."""
+    if finish_reason == "abort":
+        return Status.ABORTED
+    if isinstance(finish_reason, str) and finish_reason in _COMPLETE_REASONS:
+        return Status.COMPLETED
+    return Status.FAILED

@@ -65,6 +65,9 @@ class MixtureSelector:
             ]
         )
 
+    def slots(self) -> IntArray:
+        return np.concatenate((self._fresh.slots(), self._replay.slots()))
+
     def state(self) -> Mapping[str, Any]:
         return {"coin": self._coin, "fresh": self._fresh.state(), "replay": self._replay.state()}
 
@@ -72,7 +75,7 @@ class MixtureSelector:
         self._coin = state["coin"]
         self._fresh.restore(state["fresh"])
         self._replay.restore(state["replay"])
-        self._is_fresh = set(self._fresh.pick(len(self._fresh), np.random.default_rng(0)).slots.tolist())
+        self._is_fresh = set(self._fresh.slots().tolist())
 
     def _fresh_count(self, n: int, rng: np.random.Generator) -> int:
         if self._coin is None:

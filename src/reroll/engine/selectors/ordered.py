@@ -61,8 +61,11 @@ class Ordered:
     ) -> Picks:
         return Picks.certain(_slots(self._order.first(n)))
 
+    def slots(self) -> IntArray:
+        return np.fromiter(self._key_of, np.int64, len(self))
+
     def state(self) -> Mapping[str, Any]:
-        return {"slots": np.fromiter(self._key_of, np.int64, len(self))}
+        return {"slots": self.slots()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.add(state["slots"])
@@ -120,11 +123,14 @@ class ByStaleness:
         derived = ((key + shift, *rest) for key, *rest in self._by_version)
         return Picks.certain(_slots(islice(merge(derived, self._by_value), n)))
 
+    def slots(self) -> IntArray:
+        return np.concatenate((self._by_version.slots(), self._by_value.slots()))
+
     def state(self) -> Mapping[str, Any]:
         return {
             "derived": self._derived,
-            "dated": self._by_version.state()["slots"],
-            "told": self._by_value.state()["slots"],
+            "dated": self._by_version.slots(),
+            "told": self._by_value.slots(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -138,7 +144,7 @@ class ByStaleness:
     def _derive(self) -> None:
         """Once, when the task sees its first step: file rows that have versions by version. O(rows)."""
         self._derived = True
-        slots = self._by_value.state()["slots"]
+        slots = self._by_value.slots()
         dated = slots[self._columns.version[slots] != NO_VERSION]
         self._by_value.remove(dated)
         self._by_version.add(dated)

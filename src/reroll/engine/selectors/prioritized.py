@@ -72,6 +72,14 @@ class WeightedSet:
     def all(self) -> IntArray:
         return self._rows.all()
 
+    def state(self) -> dict[str, Any]:
+        # Sums depend, in their last bits, on how many leaves a tree has room for.
+        return {"slots": self.all(), "capacity": self._tree.capacity}
+
+    def restore(self, state: Mapping[str, Any], weights: FloatArray) -> None:
+        self._tree.reserve(state["capacity"])
+        self.add(state["slots"], weights)
+
 
 class PrioritizedSelector:
     """add, remove, touch: O(log n) a row; pick: O(log n) a row, whatever the weights; rescaling: O(n), every 256
@@ -90,7 +98,7 @@ class PrioritizedSelector:
     ) -> None:
         self._columns = columns
         self._alpha, self._beta = alpha, beta
-        self._half_life, self._reuse_decay = half_life, reuse_decay
+        self._half_life, self._reuse_decay = half_life, float(reuse_decay)
         self._ageing = WeightedSet(columns, role)  # without half_life: nobody
         self._lasting = WeightedSet(columns, role)
         self._zero = DenseSet(columns, role)
@@ -151,20 +159,22 @@ class PrioritizedSelector:
             picks = Picks.joined([picks, Picks(rest, np.zeros(len(rest)), np.full(len(rest), np.nan))])
         return picks
 
+    def slots(self) -> IntArray:
+        return np.concatenate((self._ageing.all(), self._lasting.all(), self._zero.all()))
+
     def state(self) -> Mapping[str, Any]:
         return {
             "reference": self._reference,
             "newest": self._newest,
-            "ageing": self._ageing.all(),
-            "lasting": self._lasting.all(),
+            "ageing": self._ageing.state(),
+            "lasting": self._lasting.state(),
             "zero": self._zero.all(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._reference, self._newest = state["reference"], state["newest"]
         for part, name in ((self._ageing, "ageing"), (self._lasting, "lasting")):
-            weights, _ = self._weigh(state[name])
-            part.add(state[name], weights)
+            part.restore(state[name], self._weigh(state[name]["slots"])[0])
         self._zero.add(state["zero"])
 
     def _weigh(self, slots: IntArray) -> tuple[FloatArray, BoolArray]:

@@ -71,6 +71,9 @@ class Selector(Protocol):
         by chance may draw a row more than once.
         """
 
+    def slots(self) -> IntArray:
+        """Return all rows it holds, in any order. O(rows)."""
+
     def state(self) -> Mapping[str, Any]:
         """Return all that the next picks depend on besides columns: plain values and arrays of slots."""
 

@@ -50,10 +50,10 @@ class WeightTree:
         return float(self._running_sums()[-1])
 
     def set(self, positions: IntArray, weights: FloatArray) -> None:
-        """Give these positions (distinct, none negative) these weights (finite, none negative); O(b log n).
+        """Give these positions (distinct, none negative) these weights; O(b log n).
 
-        Beyond the capacity the tree grows, which is O(n) but amortised over the doublings.
-        Raises InvalidArgument if the two differ in length.
+        No weight is negative, and their sum is finite: the caller has checked. Beyond the capacity the tree doubles: O(n), but
+        O(1) a position over its life. Raises InvalidArgument if the two differ in length.
         """
         where = np.ascontiguousarray(positions, dtype=np.int64)
         values = np.ascontiguousarray(weights, dtype=np.float64)
@@ -86,8 +86,7 @@ class WeightTree:
         Expected O(count log n), also if a few positions hold nearly all the weight; at worst, if each weight dwarfs
         all smaller ones, a round per position. Raises InvalidArgument if fewer than `count` weights are positive.
         """
-        out: list[IntArray] = []
-        weights: list[FloatArray] = []
+        taken: list[tuple[IntArray, FloatArray]] = []  # out of the tree for now, with their weights
         chosen = np.empty(0, dtype=np.int64)
         missing = count
         try:
@@ -97,15 +96,14 @@ class WeightTree:
                 known = chosen.size
                 chosen = self._first_occurrences(np.concatenate((chosen, drawn)))[:missing]
                 if chosen.size < missing and 2 * (chosen.size - known) < drawn.size:
-                    out.append(chosen)
-                    weights.append(self.get(chosen))
+                    taken.append((chosen, self.get(chosen)))
                     self.set(chosen, np.zeros(chosen.size))
                     missing -= chosen.size
                     chosen = chosen[:0]
         finally:
-            if weights:
-                self.set(np.concatenate(out), np.concatenate(weights))
-        return np.concatenate((*out, chosen))
+            for positions, weights in taken:
+                self.set(positions, weights)
+        return np.concatenate((*(positions for positions, _ in taken), chosen))
 
     def reserve(self, capacity: int) -> None:
         """Make room for the positions below `capacity`, rounded up to a power of two; O(n) if that grows the tree.
@@ -156,7 +154,6 @@ class WeightTree:
                 nodes = nodes >> FAN_BITS
                 level[nodes] = _sums(children.take(nodes, axis=0))
             else:  # most nodes change: all of them is cheaper, and bounds the memory of a bulk load
-                nodes = np.arange(level.size)
                 level[:] = _sums(children)
 
     def _descend(self, rest: FloatArray) -> IntArray:

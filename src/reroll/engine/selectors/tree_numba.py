@@ -100,16 +100,18 @@ def _descend(nodes: FloatArray, capacity: int, ladder: FloatArray, rest: FloatAr
 @_compiled
 def _first_occurrences(positions: IntArray) -> IntArray:
     """Keep the distinct positions in order of first appearance, through a hash table with linear probing."""
-    size = 16
-    while size < 2 * positions.size:
-        size <<= 1
-    table = np.full(size, -1, dtype=np.int64)
+    bits = 4
+    while 1 << bits < 2 * positions.size:
+        bits += 1
+    mask = (1 << bits) - 1
+    table = np.full(mask + 1, -1, dtype=np.int64)
     kept = np.empty(positions.size, dtype=np.int64)
     count = 0
     for position in positions:
-        slot = (position * 0x9E3779B1) & (size - 1)
+        # The upper bits of a product by an odd number near 2^32 / golden ratio: regular positions spread out.
+        slot = ((position * 0x9E3779B1) & 0xFFFFFFFF) >> (32 - bits)
         while table[slot] >= 0 and table[slot] != position:
-            slot = (slot + 1) & (size - 1)
+            slot = (slot + 1) & mask
         if table[slot] < 0:
             table[slot] = position
             kept[count] = position

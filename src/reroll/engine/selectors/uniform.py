@@ -43,8 +43,11 @@ class UniformSelector:
         slots = self._rows.some(n if replace else min(n, size), rng, replace=replace)
         return Picks(slots, np.full(len(slots), 1 / max(size, 1)), np.zeros(len(slots)))
 
+    def slots(self) -> IntArray:
+        return self._rows.all()
+
     def state(self) -> Mapping[str, Any]:
-        return {"slots": self._rows.all()}
+        return {"slots": self.slots()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.add(state["slots"])

@@ -1,0 +1,65 @@
+"""Checks of what callers hand in: each returns the value in its plain form, or raises InvalidArgument."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reroll.engine.task import EXPIRABLE, STATUS_CODE, STATUSES
+from reroll.errors import InvalidArgument
+from reroll.rollout import Status, check_threshold
+
+
+def checked_task(task_name: object) -> str:
+    if not isinstance(task_name, str) or not task_name:
+        raise InvalidArgument(f"task_name must be a text that is not empty, not {task_name!r}")
+    return task_name
+
+
+def checked_count(name: str, value: object) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be a whole number, not {value!r}")
+    return int(value)
+
+
+def checked_sizes(sizes: object) -> dict[str, int]:
+    """Return how many groups are wanted by task; zero or less means none."""
+    if not isinstance(sizes, Mapping):
+        raise InvalidArgument(f"task_batch_sizes must be a mapping of task names to numbers, not {sizes!r}")
+    return {checked_task(name): checked_count(f"batch size of {name!r}", n) for name, n in sizes.items()}
+
+
+def checked_step(name: str, step: object) -> int | None:
+    if step is None:
+        return None
+    value = checked_count(name, step)
+    if value < 0:
+        raise InvalidArgument(f"{name} must be at least 0, not {value}")
+    return value
+
+
+def checked_thresholds(name: str, thresholds: object) -> dict[str, int | None]:
+    if not isinstance(thresholds, Mapping):
+        raise InvalidArgument(f"{name} must be a mapping of task names to numbers, not {thresholds!r}")
+    for task, threshold in thresholds.items():
+        checked_task(task)
+        check_threshold(f"{name}[{task!r}]", threshold)
+    return dict(thresholds)
+
+
+def checked_statuses(statuses: Iterable[Any]) -> tuple[int, ...]:
+    """Return the codes of statuses whose groups may expire."""
+    if isinstance(statuses, str):
+        raise InvalidArgument(f"statuses must be a list, such as [{statuses!r}]")
+    codes = tuple(dict.fromkeys(STATUS_CODE[Status.of(status)] for status in statuses))
+    for code in codes:
+        if code not in EXPIRABLE:
+            allowed = ", ".join(STATUSES[other].value for other in EXPIRABLE)
+            raise InvalidArgument(f"{STATUSES[code].value} groups never expire; statuses may be: {allowed}")
+    return codes
+
+
+def checked_uids(uids: object) -> list[int]:
+    if isinstance(uids, str | bytes | Mapping) or not isinstance(uids, Iterable):
+        raise InvalidArgument(f"uids must be a list of uids, not {uids!r}")
+    return [checked_count("uid", uid) for uid in uids]

@@ -1,0 +1,63 @@
+"""One group: its rollouts, and what is known of each member without looking at it again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reroll.rollout import GroupSummary, expire
+from reroll.rollout.foreign import read_length, read_seq_staleness
+
+
+class Group:
+    """The payload of a row. The row decides; rollouts follow when somebody gets to see them.
+
+    So a refresh that expires thousands of groups stays quick: they are emptied when they are shown.
+    """
+
+    __slots__ = ("_stale_at", "items", "trainable", "uid", "version_tokens", "versions")
+
+    def __init__(self, uid: int, items: list[Any], summary: GroupSummary) -> None:
+        self.uid = uid
+        self.items = items
+        self._stale_at: int | None = (
+            None  # the step at which all members expired, if they are not emptied yet
+        )
+        self.learn(summary)
+
+    def learn(self, summary: GroupSummary) -> None:
+        """Know the members as they are now."""
+        self.versions = summary.member_versions
+        self.trainable = summary.member_newest_trainable
+        self.version_tokens = summary.version_tokens
+
+    def prompt_tokens(self) -> int:
+        """Return how many tokens are left when all members are emptied."""
+        return sum(read_length("prompt_ids", getattr(item, "prompt_ids", None)) or 0 for item in self.items)
+
+    def expire_later(self, step: int) -> None:
+        """Let all members expire as of a step; they are emptied when they are shown."""
+        self._stale_at = step
+
+    def expire_now(self, staleness: Mapping[int, int]) -> None:
+        """Empty these members, which expire with this staleness."""
+        for member, value in staleness.items():
+            expire(self.items[member])
+            self.items[member].seq_staleness = value
+
+    def shown(self, step: int | None, row_staleness: int) -> list[Any]:
+        """Return the rollouts, brought up to date with their row: expired members emptied, staleness as it is now."""
+        if self._stale_at is not None:
+            self.expire_now(
+                {m: 0 if v is None else self._stale_at - v - 1 for m, v in enumerate(self.versions)}
+            )
+            self._stale_at = None
+            self.versions = self.trainable = (None,) * len(self.items)
+            self.version_tokens = {}
+        elif self.version_tokens and step is not None:
+            for item, version in zip(self.items, self.versions, strict=True):
+                if version is not None:
+                    item.seq_staleness = step - version - 1
+        elif not self.version_tokens and row_staleness == 0:  # a refresh forgets what they were told
+            for item in self.items:
+                if read_seq_staleness(item) > 0:
+                    item.seq_staleness = 0
+        return self.items

@@ -1,0 +1,344 @@
+"""The rollouts behind the engine's rows: what the buffer's verbs do, synchronous, never waiting.
+
+Rows decide and rollouts follow. What is here is told the time, and holds no lock; a verb succeeds, or raises WouldBlock
+or a typed error before anything has changed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reroll.buffer.flow import Flow
+from reroll.buffer.group import Group
+from reroll.buffer.out import Out
+from reroll.buffer.patch import patch_members
+from reroll.buffer.put import Decision, GroupRules, Put, look, row_of
+from reroll.engine.columns import NO_VERSION, IntArray
+from reroll.engine.engine import Engine
+from reroll.engine.priorities import checked_priority
+from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
+from reroll.errors import InvalidArgument, UnknownUid
+from reroll.query import Scalar
+from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness
+from reroll.rollout.foreign import write_if_present
+
+
+class Groups:
+    """All groups of a buffer, by row."""
+
+    def __init__(
+        self, engine: Engine, rules_of: Callable[[str], GroupRules], out_ttl_s: float | None
+    ) -> None:
+        self.engine = engine
+        self.flow = Flow()
+        self.out = Out(out_ttl_s)
+        self.rules_of = rules_of
+        self._groups: list[Group | None] = []  # by slot
+        self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
+
+    def __len__(self) -> int:
+        return len(self._slot_of) - len(self.out)
+
+    # --- put
+
+    def plan_put(
+        self,
+        items: Sequence[Any],
+        task_name: str,
+        *,
+        model_step: int | None,
+        current_train_step: int | None,
+        stale_threshold: int | None,
+        token_stale_threshold: int | None,
+        expired_groups_retryable: bool,
+        priority: float | None,
+        tags: Mapping[str, Scalar] | None,
+        uid: int | None,
+    ) -> Put:
+        """Check a put and look at its rollouts. Raises InvalidArgument; changes nothing."""
+        rules = self.rules_of(task_name)
+        members, summary, stated = look(
+            items,
+            rules,
+            model_step=model_step,
+            current_train_step=current_train_step,
+            stale_threshold=stale_threshold,
+            token_stale_threshold=token_stale_threshold,
+        )
+        weight = 1.0 if priority is None else checked_priority(priority)
+        checked_tags = _checked_tags(tags)
+        continues = self.out.recognise(items, uid)
+        attempt = 1
+        if continues is not None:
+            slot = self._slot_of[continues]
+            self._check_task(slot, task_name)
+            attempt = int(self.engine.columns.attempts[slot]) + 1
+        put = Put(
+            task=self.engine.task(task_name),
+            rules=rules,
+            items=members,
+            summary=summary,
+            stated=stated,
+            model_step=model_step,
+            current_train_step=current_train_step,
+            stale_threshold=stale_threshold,
+            token_stale_threshold=token_stale_threshold,
+            retryable=expired_groups_retryable,
+            continues=continues,
+            attempt=attempt,
+            priority=weight,
+            tags=checked_tags,
+        )
+        if put.decide().status is Status.COMPLETED:
+            self.engine.check_size(summary.num_bytes)
+        return put
+
+    def can_put(self, put: Put) -> bool:
+        """Return whether a put may be carried out now: only COMPLETED groups ever wait."""
+        completed = put.decide().status is Status.COMPLETED
+        return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
+
+    def put(self, put: Put) -> int | None:
+        """Carry out a put and return the uid, None if the group was dropped. Raises WouldBlock."""
+        decision = put.decide()
+        if decision.status is Status.COMPLETED:
+            self.engine.check_admission(put.task, put.summary.num_bytes)
+        put.task.learn_step(put.current_train_step)
+        put.apply_to_rollouts(decision)
+        slot, gone = self._enter(put, decision)
+        uid = int(self.engine.columns.uid[slot]) or self.engine.last_uid  # 0: the remover chose the newcomer
+        for item in put.items:
+            write_if_present(item, "group_uid", uid)
+        self._store(slot, Group(uid, put.items, put.summary))
+        self.flow.put(put.task.name, put.summary, decision.status)
+        if decision.expired and put.retryable:
+            self._expire_members(put.task, slot, {m: decision.staleness[m] for m in decision.expired})
+        elif decision.expired:
+            gone = np.array([slot])
+            self._drop_expired(put.task, EXPIRED, gone)
+            return None
+        self._forget(gone)
+        return uid if uid in self._slot_of else None
+
+    # --- hand out
+
+    def take(self, task: Task, status: int, n: int) -> list[list[Any]]:
+        """Take up to n groups out. Raises WouldBlock while limiter or sampler do not allow it."""
+        columns = self.engine.columns
+        slots, gone = self.engine.take(task, status, n)
+        handed = []
+        for slot, told in zip(slots.tolist(), columns.staleness[slots].tolist(), strict=True):
+            group = self._group(slot)
+            if status == COMPLETED:
+                self.flow.trained(task.name, group, task.step)
+            handed.append(group.shown(task.step, told))
+            if status in RETURNING:
+                self.out.add(group)
+        self._forget(gone)
+        return handed
+
+    def peek(self, uids: Iterable[int]) -> list[list[Any]]:
+        """Return groups without taking them. Raises UnknownUid."""
+        columns = self.engine.columns
+        steps = [task.step for task in self.engine.tasks.values()]
+        return [
+            self._group(slot).shown(steps[columns.task[slot]], int(columns.staleness[slot]))
+            for slot in self.slots(uids).tolist()
+        ]
+
+    # --- expiry
+
+    def refresh(
+        self,
+        task: Task,
+        statuses: Iterable[int],
+        *,
+        stale_threshold: int | None,
+        token_stale_threshold: int | None,
+        retryable: bool,
+    ) -> int:
+        """Expire what is too stale as of the task's step; return how many groups newly did. O(what expires)."""
+        count = 0
+        for status in statuses:
+            self.engine.forget_told_staleness(task, status)
+            slots = self.engine.stale(task, status, stale_threshold, token_stale_threshold)
+            if not len(slots):
+                continue
+            count += len(slots) if status != EXPIRED else 0
+            if not retryable:
+                self._drop_expired(task, status, slots)
+            elif self.rules_of(task.name).expire == "group":
+                self._expire_groups(task, status, slots)
+            else:
+                for slot in slots.tolist():
+                    members = self._stale_members(task, slot, stale_threshold, token_stale_threshold)
+                    self._expire_members(task, slot, members)
+        return count
+
+    # --- one by one
+
+    def delete(self, slots: IntArray) -> int:
+        """Delete groups by slot, resident or out."""
+        for slot in slots.tolist():
+            self.out.discard(self._group(slot))
+        self.engine.delete(slots)
+        self._forget(slots)
+        return len(slots)
+
+    def forget_overdue(self, now: float) -> None:
+        """Give up groups that are out for too long."""
+        self.out.now = now
+        if overdue := self.out.overdue():
+            self.forget_out(overdue)
+
+    def forget_out(self, uids: Iterable[int]) -> int:
+        """Give up groups that are out, and count them as deleted; others are passed over."""
+        return self.delete(self.slots(uid for uid in dict.fromkeys(uids) if uid in self.out))
+
+    def patch(self, uid: int, fields: Mapping[str, Sequence[Any]], tags: Mapping[str, Scalar] | None) -> None:
+        """Give members late fields, one value a member, and update the row. Raises UnknownUid, InvalidArgument."""
+        (slot,) = self.slots([uid]).tolist()
+        columns, group = self.engine.columns, self._group(slot)
+        checked_tags = _checked_tags(tags)
+        patch_members(group.items, fields)
+        row = row_of(summarize(group.items))
+        self.engine.change_bytes(slot, int(row["num_bytes"]))
+        columns.reward_mean[slot], columns.reward_std[slot] = row["reward_mean"], row["reward_std"]
+        if checked_tags:
+            columns.tags[slot] = {**columns.tags.get(slot, {}), **checked_tags}
+
+    def slots(self, uids: Iterable[int]) -> IntArray:
+        """Return where groups are. Raises UnknownUid."""
+        wanted = list(uids)
+        for uid in wanted:
+            if uid not in self._slot_of:
+                raise UnknownUid(f"no group has uid {uid!r}: it was consumed, deleted, or never here")
+        return np.array([self._slot_of[uid] for uid in wanted], np.int64)
+
+    def is_resident(self, uid: object) -> bool:
+        """Return whether a group of this uid is in a pool."""
+        return uid in self._slot_of and uid not in self.out
+
+    def resident_slots(self, uids: Iterable[int]) -> IntArray:
+        """Return where groups are that are in a pool; others are passed over."""
+        return self.slots(uid for uid in dict.fromkeys(uids) if self.is_resident(uid))
+
+    def expirable(self, task_name: str) -> tuple[int, ...]:
+        """Return the statuses whose groups expire if nobody says which."""
+        both = (COMPLETED, STATUS_CODE[Status.ABORTED])
+        return (*both, EXPIRED) if self.rules_of(task_name).expire == "member" else both
+
+    # --- inside
+
+    def _group(self, slot: int) -> Group:
+        group = self._groups[slot]
+        assert group is not None  # noqa: S101  (every row has a group)
+        return group
+
+    def _store(self, slot: int, group: Group) -> None:
+        if slot == len(self._groups):
+            self._groups.append(None)
+        self._groups[slot] = group
+        self._slot_of[group.uid] = slot
+
+    def _forget(self, slots: IntArray) -> None:
+        for slot in slots.tolist():
+            del self._slot_of[self._group(slot).uid]
+            self._groups[slot] = None
+
+    def _check_task(self, slot: int, task_name: str) -> None:
+        own = list(self.engine.tasks)[self.engine.columns.task[slot]]
+        if own != task_name:
+            raise InvalidArgument(
+                f"group {self._group(slot).uid} is out of task {own!r} and cannot come back to {task_name!r}"
+            )
+
+    def _enter(self, put: Put, decision: Decision) -> tuple[int, IntArray]:
+        columns = self.engine.columns
+        if (
+            put.continues is None or put.continues not in self.out
+        ):  # given up while the put waited: then it is new
+            slot, gone = self.engine.insert(put.task, put.row(decision), decision.code)
+        else:
+            slot = self._slot_of[put.continues]
+            self.out.discard(self._group(slot))
+            slot, gone = self.engine.insert_again(slot, put.row(decision), decision.code)
+        if columns.uid[slot]:
+            if put.summary.group_id is not None:
+                columns.group_id[slot] = put.summary.group_id
+            if put.tags is not None:
+                columns.tags[slot] = put.tags
+        return slot, gone
+
+    def _stale_members(
+        self, task: Task, slot: int, stale_threshold: int | None, token_stale_threshold: int | None
+    ) -> dict[int, int]:
+        """Return the staleness of those members of a row that are too stale."""
+        group, step = self._group(slot), task.step or 0
+        return {
+            member: version_staleness(oldest, step)
+            for member, (oldest, trainable) in enumerate(zip(group.versions, group.trainable, strict=True))
+            if is_too_stale(
+                oldest,
+                trainable,
+                step,
+                stale_threshold=stale_threshold,
+                token_stale_threshold=token_stale_threshold,
+            )
+        }
+
+    def _expire_groups(self, task: Task, status: int, slots: IntArray) -> None:
+        """Let whole groups expire: rows at once, rollouts when they are shown."""
+        nothing = np.full(len(slots), NO_VERSION)
+        unknown = np.full(len(slots), np.nan)
+        tokens = np.array([self._group(slot).prompt_tokens() for slot in slots.tolist()], np.int64)
+        self.engine.expire(
+            task,
+            status,
+            slots,
+            {
+                "staleness": self.engine.staleness(slots),
+                "num_tokens": np.minimum(tokens, self.engine.columns.num_tokens[slots]),
+                **dict.fromkeys(("version", "newest", "trainable"), nothing),
+                **dict.fromkeys(("reward_mean", "reward_std"), unknown),
+            },
+        )
+        for slot in slots.tolist():
+            self._group(slot).expire_later(task.step or 0)
+
+    def _expire_members(self, task: Task, slot: int, staleness: Mapping[int, int]) -> None:
+        """Let members of one group expire, at once; the group waits in EXPIRED."""
+        group, columns = self._group(slot), self.engine.columns
+        one = np.array([slot])
+        group.expire_now(staleness)
+        summary = summarize(group.items)
+        group.learn(summary)
+        row = {**row_of(summary), "staleness": max(staleness.values())}
+        row["num_tokens"] = min(row["num_tokens"], int(columns.num_tokens[slot]))
+        num_bytes = int(row.pop("num_bytes"))
+        self.engine.expire(
+            task, int(columns.status[slot]), one, {name: np.array([v]) for name, v in row.items()}
+        )
+        self.engine.change_bytes(slot, num_bytes)
+
+    def _drop_expired(self, task: Task, status: int, slots: IntArray) -> None:
+        """Drop groups as too stale, and let go of their data."""
+        self.engine.drop(task, status, slots)
+        for slot in slots.tolist():
+            for item in self._group(slot).items:
+                release(item)
+        self._forget(slots)
+
+
+def _checked_tags(tags: Mapping[str, Scalar] | None) -> dict[str, Scalar] | None:
+    if tags is None:
+        return None
+    if not isinstance(tags, Mapping):
+        raise InvalidArgument(f"tags must be a mapping of names to values, not {tags!r}")
+    for name, value in tags.items():
+        if not isinstance(name, str) or not (value is None or isinstance(value, bool | int | float | str)):
+            raise InvalidArgument(
+                f"tags: {name!r}: {value!r} is no name with a text, number, boolean or None"
+            )
+    return dict(tags)

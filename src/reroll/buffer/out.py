@@ -1,0 +1,67 @@
+"""Groups that producers took to roll them again, and how they are recognised when they come back."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from reroll.buffer.group import Group
+from reroll.errors import InvalidArgument
+
+
+class Out:
+    """Who is out. A group comes back by its rollouts (the same objects), by `group_uid`, or by `uid`."""
+
+    def __init__(self, ttl_s: float | None) -> None:
+        self._ttl_s = ttl_s
+        self._since: OrderedDict[int, float] = OrderedDict()  # by uid, the longest out first
+        self._uid_of: dict[int, int] = {}  # by id of a rollout, which its group keeps alive
+        self.now = 0.0
+        """The time, as the shell told it last."""
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._since
+
+    def add(self, group: Group) -> None:
+        self._since[group.uid] = self.now
+        self._uid_of.update((id(item), group.uid) for item in group.items)
+
+    def discard(self, group: Group) -> None:
+        if self._since.pop(group.uid, None) is not None:
+            for item in group.items:
+                self._uid_of.pop(id(item), None)
+
+    def overdue(self) -> list[int]:
+        """Return the uids that have been out for longer than the ttl. O(found)."""
+        found: list[int] = []
+        if self._ttl_s is not None:
+            for uid, since in self._since.items():
+                if self.now - since <= self._ttl_s:
+                    break
+                found.append(uid)
+        return found
+
+    def recognise(self, items: Iterable[Any], uid: int | None) -> int | None:
+        """Return the uid of the group that these rollouts continue, None if they are a new one.
+
+        Raises InvalidArgument if they belong to several groups, or `uid` is not out.
+        """
+        if uid is not None and uid not in self._since:
+            raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
+        found = set() if uid is None else {uid}
+        if self._since:
+            found.update(self._uid_of[id(item)] for item in items if id(item) in self._uid_of)
+            if not found:
+                carried = {getattr(item, "group_uid", None) for item in items}
+                found = {known for known in carried if known is not None and known in self._since}
+        if len(found) > 1:
+            raise InvalidArgument(
+                f"these rollouts belong to several groups that are out: {sorted(found)}; put each by itself"
+            )
+        return found.pop() if found else None
+
+    def uids(self) -> Sequence[int]:
+        """Return who is out, the longest first."""
+        return list(self._since)

@@ -1,0 +1,62 @@
+"""Late fields: rewards or reference log-probs that arrive after the group."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from reroll.errors import InvalidArgument
+from reroll.rollout import check
+
+# These decide where a group is and how old it is; only a put changes them.
+_FIXED: Final = frozenset(
+    {
+        "status",
+        "seq_staleness",
+        "response_ids",
+        "response_model_steps",
+        "prompt_ids",
+        "tokens",
+        "num_tokens",
+        "group_uid",
+    }
+)
+
+
+def patch_members(items: Sequence[Any], fields: Mapping[str, Sequence[Any]]) -> None:
+    """Give each rollout its value of each field: as attribute where it has one, else in its `extra_fields`.
+
+    Raises InvalidArgument, and leaves all rollouts as they were, if one cannot take it.
+    """
+    for name, values in fields.items():
+        if name in _FIXED:
+            raise InvalidArgument(f"patch cannot change {name}; take the group and put it again")
+        if (
+            isinstance(values, str | bytes | Mapping)
+            or not hasattr(values, "__len__")
+            or len(values) != len(items)
+        ):
+            raise InvalidArgument(
+                f"patch: {name} must be a list of {len(items)} values, one for each rollout"
+            )
+    undo: list[tuple[Any, str, Any]] = []
+    try:
+        for name, values in fields.items():
+            for item, value in zip(items, values, strict=True):
+                field, new = _target(item, name, value)
+                undo.append((item, field, getattr(item, field)))
+                setattr(item, field, new)
+        check(items)
+    except Exception as error:
+        for item, field, old in reversed(undo):
+            setattr(item, field, old)
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(f"patch: {error}") from error
+
+
+def _target(item: Any, name: str, value: Any) -> tuple[str, Any]:
+    """Return the attribute to assign, and what."""
+    if hasattr(item, name):
+        return name, value
+    if not hasattr(item, "extra_fields"):
+        raise InvalidArgument(f"patch: {type(item).__name__} has neither {name} nor extra_fields")
+    return "extra_fields", {**(item.extra_fields or {}), name: value}

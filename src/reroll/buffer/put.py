@@ -1,0 +1,184 @@
+"""A put as a plan: what is asked, and what it comes to as of now.
+
+Looking at the rollouts happens once, in `look`; `decide` is quick and is asked again after each wait, since the training
+step may have moved on. Neither changes anything; `apply_to_rollouts` changes the caller's objects, and cannot fail.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from reroll.engine.columns import NO_VERSION
+from reroll.engine.task import STATUS_CODE, Task
+from reroll.errors import InvalidArgument
+from reroll.rollout import (
+    GroupSummary,
+    Status,
+    can_expire,
+    check,
+    check_threshold,
+    is_too_stale,
+    read_status,
+    stamp,
+    summarize,
+    version_staleness,
+    write_status,
+)
+from reroll.rollout.foreign import read_integer, read_seq_staleness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRules:
+    """How groups of a task are judged."""
+
+    expire: Literal["group", "member"] = "group"
+    on_failed: Literal["group", "drop_member"] = "group"
+    min_group_size: int = 1
+    max_attempts: int | None = None
+
+
+class Decision(NamedTuple):
+    """What a put comes to as of the task's step."""
+
+    status: Status
+    staleness: tuple[int, ...]
+    """Of each member."""
+    expired: tuple[int, ...]
+    """The members that are too stale."""
+
+    @property
+    def code(self) -> int:
+        """The status as rows have it."""
+        return STATUS_CODE[self.status]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """One put: the rollouts, what was found when looking at them, and what was asked."""
+
+    task: Task
+    rules: GroupRules
+    items: list[Any]
+    summary: GroupSummary
+    stated: tuple[int, ...]
+    """The staleness that each member states."""
+    model_step: int | None
+    current_train_step: int | None
+    stale_threshold: int | None
+    token_stale_threshold: int | None
+    retryable: bool
+    continues: int | None
+    """The uid of the group that was out and comes back."""
+    attempt: int
+    priority: float
+    tags: Mapping[str, Any] | None
+
+    def decide(self) -> Decision:
+        """Return status and staleness of the group as of now."""
+        step = self._step()
+        if step is None:
+            staleness = self.stated
+        else:
+            staleness = tuple(version_staleness(v, step) for v in self.summary.member_versions)
+        status = self.summary.status
+        expired = self._expired(staleness, step) if can_expire(status, self.rules.expire) else ()
+        if expired:
+            status = Status.EXPIRED
+        limit = self.rules.max_attempts
+        if limit is not None and self.attempt > limit and status in (Status.ABORTED, Status.EXPIRED):
+            status, expired = Status.FAILED, ()
+        return Decision(status, staleness, expired)
+
+    def apply_to_rollouts(self, decision: Decision) -> None:
+        """Stamp, write the staleness, and mark what failed for good."""
+        for item, staleness in zip(self.items, decision.staleness, strict=True):
+            if self.model_step is not None:
+                stamp(item, self.model_step)
+            if self.current_train_step is not None:
+                item.seq_staleness = staleness
+        if decision.status is Status.FAILED and self.summary.status is not Status.FAILED:
+            for item in self.items:
+                if read_status(item.status) is not Status.COMPLETED:
+                    write_status(item, Status.FAILED)
+
+    def row(self, decision: Decision) -> dict[str, float]:
+        """Return the columns of the group."""
+        return {"priority": self.priority, "staleness": max(decision.staleness), **row_of(self.summary)}
+
+    def _step(self) -> int | None:
+        if self.current_train_step is None:
+            return None
+        return max(self.current_train_step, -1 if self.task.step is None else self.task.step)
+
+    def _expired(self, staleness: tuple[int, ...], step: int | None) -> tuple[int, ...]:
+        if step is None:
+            threshold = self.stale_threshold
+            stale = [threshold is not None and value >= threshold for value in staleness]
+        else:
+            stale = [
+                is_too_stale(
+                    *versions,
+                    step,
+                    stale_threshold=self.stale_threshold,
+                    token_stale_threshold=self.token_stale_threshold,
+                )
+                for versions in zip(
+                    self.summary.member_versions, self.summary.member_newest_trainable, strict=True
+                )
+            ]
+        if self.rules.expire == "group" and any(stale):
+            return tuple(range(len(stale)))
+        return tuple(member for member, is_stale in enumerate(stale) if is_stale)
+
+
+def row_of(summary: GroupSummary) -> dict[str, float]:
+    """Return the columns that a summary fills."""
+    trainable = [version for version in summary.member_newest_trainable if version is not None]
+    return {
+        "version": NO_VERSION if summary.version is None else summary.version,
+        "newest": NO_VERSION if summary.newest_version is None else summary.newest_version,
+        "trainable": min(trainable, default=NO_VERSION),
+        "num_rollouts": summary.num_rollouts,
+        "num_tokens": summary.num_tokens,
+        "num_bytes": summary.num_bytes,
+        "reward_mean": float("nan") if summary.reward_mean is None else summary.reward_mean,
+        "reward_std": float("nan") if summary.reward_std is None else summary.reward_std,
+    }
+
+
+def look(
+    items: Sequence[Any],
+    rules: GroupRules,
+    *,
+    model_step: int | None,
+    current_train_step: int | None,
+    stale_threshold: int | None,
+    token_stale_threshold: int | None,
+) -> tuple[list[Any], GroupSummary, tuple[int, ...]]:
+    """Check a put and look at its rollouts, without a change.
+
+    Return the members that count, their summary, and the staleness that each states. Raises InvalidArgument, naming
+    rollout and field.
+    """
+    for name, step in (("model_step", model_step), ("current_train_step", current_train_step)):
+        if step is not None and read_integer(name, step) < 0:
+            raise InvalidArgument(f"{name} must be at least 0, not {step}")
+    check_threshold("stale_threshold", stale_threshold)
+    check_threshold("token_stale_threshold", token_stale_threshold)
+    if isinstance(items, (str, bytes, dict)) or not isinstance(items, Sequence):
+        raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
+    check(items, model_step=model_step)
+    members = _without_failed(list(items), rules)
+    return (
+        members,
+        summarize(members, model_step=model_step),
+        tuple(read_seq_staleness(item) for item in members),
+    )
+
+
+def _without_failed(items: list[Any], rules: GroupRules) -> list[Any]:
+    """Drop failed members where that is asked for and enough are left."""
+    if rules.on_failed == "group":
+        return items
+    rest = [item for item in items if read_status(item.status) is not Status.FAILED]
+    return rest if len(rest) >= max(rules.min_group_size, 1) else items

@@ -1,0 +1,62 @@
+"""Whether a group can be put. Nothing is changed here, whether it can or not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from reroll.errors import InvalidArgument
+from reroll.rollout.foreign import REQUIRED_FIELDS, count_tokens, read_integer, read_seq_staleness
+from reroll.rollout.lengths import find_mismatch
+from reroll.rollout.reward import read_score
+from reroll.rollout.status import read_status
+
+
+def check(rollouts: Sequence[Any], *, model_step: int | None = None) -> None:
+    """Raise InvalidArgument, naming rollout and field, unless every rollout can be stamped, expired and stored.
+
+    With `model_step`, tokens at the end may lack a version. The versions themselves are read by `summarize`,
+    which raises likewise, so that long lists are walked once.
+    """
+    if model_step is not None:
+        read_integer("model_step", model_step)
+    writable: type | None = None
+    for position, rollout in enumerate(rollouts):
+        try:
+            _check_one(rollout, partial=model_step is not None)
+            if type(rollout) is not writable:
+                _check_writable(rollout)
+                writable = type(rollout)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"rollout {position}: {error}") from error
+
+
+def _check_one(rollout: Any, *, partial: bool) -> None:
+    if isinstance(rollout, dict):
+        raise InvalidArgument("a dict has no attributes; wrap it as reroll.DictRollout(d)")
+    missing = [field for field in REQUIRED_FIELDS if not hasattr(rollout, field)]
+    if missing:
+        raise InvalidArgument(
+            f"{type(rollout).__name__} has no {', '.join(missing)}; a rollout needs {', '.join(REQUIRED_FIELDS)}"
+        )
+    try:
+        read_status(rollout.status)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"status: {error}") from error
+    read_seq_staleness(rollout)
+    read_score(getattr(rollout, "reward", None))
+    count_tokens(rollout)
+    if (mismatch := find_mismatch(rollout, partial=partial)) is not None:
+        raise InvalidArgument(mismatch)
+
+
+def _check_writable(rollout: Any) -> None:
+    """Refuse frozen objects now: what is put must be able to take a status, a staleness and versions later.
+
+    Writing back what was read is the one test that holds for every kind of class.
+    """
+    for field in ("status", "seq_staleness", "response_model_steps"):
+        try:
+            setattr(rollout, field, getattr(rollout, field))
+        except Exception as error:
+            raise InvalidArgument(
+                f"{field} of {type(rollout).__name__} cannot be assigned ({error}); put objects that can change"
+            ) from error

@@ -1,0 +1,202 @@
+"""`Rollout`: one response with all that belongs to it, small in memory.
+
+It is a record: it checks what is assigned to it and converts token fields, and decides nothing. The rules of
+versions, staleness, expiry and reset are functions beside it that serve foreign classes just as well.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from reroll.errors import InvalidArgument
+from reroll.rollout.arrays import Ids, as_floats, as_ids, as_mask
+from reroll.rollout.fields import CHECKED_FIELDS, FIELDS, HEAVY_FIELDS, PLAIN_FIELDS, Checked
+from reroll.rollout.foreign import derive_num_tokens, read_integer
+from reroll.rollout.lengths import find_mismatch
+from reroll.rollout.sameness import same
+from reroll.rollout.status import Status, read_status
+from reroll.rollout.versions import VersionRuns
+
+# In place of tokens that equal prompt_ids + response_ids. A plain True, since it must survive copy and pickle.
+_DERIVED: Final = True
+_HEAVY_SLOTS: Final = tuple(f"_{name}" if name in CHECKED_FIELDS else name for name in HEAVY_FIELDS)
+
+
+class Rollout:
+    """One response; every field is an optional keyword.
+
+    Token fields take lists, arrays or tensors and are arrays afterwards (ids int32, log-probs float32, mask
+    uint8); `response_model_steps` reads like a list. `tokens` that equal prompt_ids + response_ids are not
+    stored: they are joined anew at each access, so assign them, do not write into them. `num_tokens` is prompt
+    + response unless given. Wrong types and lengths raise InvalidArgument; a later assignment is checked
+    by itself, and against its siblings when the rollout is put.
+    """
+
+    __slots__ = (*(f"_{name}" for name in CHECKED_FIELDS), *PLAIN_FIELDS, "__weakref__")
+    __hash__ = None  # type: ignore[assignment]  # it changes, so it is compared by value
+
+    logprobs = Checked(as_floats)
+    response_mask = Checked(as_mask)
+    response_model_steps = Checked(lambda field, value: VersionRuns.of(value, field))
+    seq_staleness = Checked(read_integer)
+    status = Checked(lambda _, value: read_status(value))
+    input_ids = Checked(as_ids)
+    labels = Checked(as_ids)
+
+    _prompt_ids: Ids | None
+    _response_ids: Ids | None
+    _tokens: Ids | Literal[True] | None
+    _num_tokens: int | None
+
+    def __init__(
+        self,
+        *,
+        group_uid: int | None = None,
+        group_id: Any = None,
+        rollout_id: Any = None,
+        session_id: Any = None,
+        message: Any = None,
+        prompt_ids: npt.ArrayLike | None = None,
+        tokens: npt.ArrayLike | None = None,
+        response: str | None = None,
+        response_ids: npt.ArrayLike | None = None,
+        logprobs: npt.ArrayLike | None = None,
+        response_mask: npt.ArrayLike | None = None,
+        response_model_steps: npt.ArrayLike | VersionRuns | None = None,
+        seq_staleness: int = 0,
+        reward: float | Mapping[str, Any] | None = None,
+        status: Status | str = Status.INIT,
+        finish_reason: str | None = None,
+        error_msg: str | None = None,
+        routed_experts: Any = None,
+        mm_info: Any = None,
+        tool_calls: Any = None,
+        num_tokens: int | None = None,
+        input_ids: npt.ArrayLike | None = None,
+        labels: npt.ArrayLike | None = None,
+        extra_fields: Any = None,
+    ) -> None:
+        self.group_uid = group_uid
+        self.group_id = group_id
+        self.rollout_id = rollout_id
+        self.session_id = session_id
+        self.message = message
+        self._prompt_ids = as_ids("prompt_ids", prompt_ids)
+        self._response_ids = as_ids("response_ids", response_ids)
+        self.tokens = tokens
+        self.response = response
+        self.logprobs = logprobs
+        self.response_mask = response_mask
+        self.response_model_steps = response_model_steps
+        self.seq_staleness = seq_staleness
+        self.reward = reward
+        self.status = status
+        self.finish_reason = finish_reason
+        self.error_msg = error_msg
+        self.routed_experts = routed_experts
+        self.mm_info = mm_info
+        self.tool_calls = tool_calls
+        self.num_tokens = num_tokens
+        self.input_ids = input_ids
+        self.labels = labels
+        self.extra_fields = extra_fields
+        if (mismatch := find_mismatch(self, partial=True)) is not None:
+            raise InvalidArgument(mismatch)
+
+    @property
+    def prompt_ids(self) -> Ids | None:
+        return self._prompt_ids
+
+    @prompt_ids.setter
+    def prompt_ids(self, value: npt.ArrayLike | None) -> None:
+        ids = as_ids("prompt_ids", value)
+        self._tokens = self.tokens  # what was derived must not follow the change
+        self._prompt_ids = ids
+
+    @property
+    def response_ids(self) -> Ids | None:
+        return self._response_ids
+
+    @response_ids.setter
+    def response_ids(self, value: npt.ArrayLike | None) -> None:
+        ids = as_ids("response_ids", value)
+        self._tokens = self.tokens
+        self._response_ids = ids
+
+    @property
+    def tokens(self) -> Ids | None:
+        if self._tokens is not _DERIVED:
+            return self._tokens
+        parts = [ids for ids in (self._prompt_ids, self._response_ids) if ids is not None]
+        return np.concatenate(parts) if parts else np.empty(0, np.int32)
+
+    @tokens.setter
+    def tokens(self, value: npt.ArrayLike | None) -> None:
+        ids = as_ids("tokens", value)
+        self._tokens = _DERIVED if ids is not None and self._is_derivable(ids) else ids
+
+    def _is_derivable(self, tokens: Ids) -> bool:
+        prompt, response = self._prompt_ids, self._response_ids
+        split = 0 if prompt is None else len(prompt)
+        if len(tokens) != split + (0 if response is None else len(response)):
+            return False
+        return (prompt is None or np.array_equal(tokens[:split], prompt)) and (
+            response is None or np.array_equal(tokens[split:], response)
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return derive_num_tokens(self) if self._num_tokens is None else self._num_tokens
+
+    @num_tokens.setter
+    def num_tokens(self, value: int | None) -> None:
+        self._num_tokens = None if value is None else read_integer("num_tokens", value)
+
+    def stored_payload(self) -> Iterator[Any]:
+        """Yield the heavy values that are held in memory: nothing that is derived, nothing that is unset."""
+        for slot in _HEAVY_SLOTS:
+            value = getattr(self, slot)
+            if value is not None and value is not _DERIVED:
+                yield value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that are set, token fields as plain lists and the status as its string."""
+        fields: dict[str, Any] = {}
+        for field in FIELDS:
+            value: Any = self._num_tokens if field == "num_tokens" else getattr(self, field)
+            if value is not None:
+                plain = field in CHECKED_FIELDS and hasattr(value, "tolist")
+                fields[field] = value.tolist() if plain else value
+        fields["status"] = self.status.value
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Rollout":
+        """Return the rollout that `to_dict` described; a key that is no field is an InvalidArgument."""
+        unknown = sorted(set(fields) - set(FIELDS))
+        if unknown:
+            raise InvalidArgument(f"a Rollout has no field {', '.join(unknown)}; put it into extra_fields")
+        return cls(**fields)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rollout):
+            return NotImplemented
+        return all(same(getattr(self, field), getattr(other, field)) for field in FIELDS)
+
+    def __repr__(self) -> str:
+        versions = self.response_model_steps
+        parts = [self.status.value]
+        parts += [
+            f"{name}={value!r}"
+            for name in ("group_id", "rollout_id")
+            if (value := getattr(self, name)) is not None
+        ]
+        parts += [f"{0 if self.prompt_ids is None else len(self.prompt_ids)} prompt"]
+        parts += [f"{0 if self.response_ids is None else len(self.response_ids)} response tokens"]
+        if versions:
+            parts.append(f"versions {versions.oldest} to {versions.newest}")
+        if self.reward is not None:
+            parts.append(f"reward={self.reward!r}")
+        return f"<Rollout {', '.join(parts)}>"

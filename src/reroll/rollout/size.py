@@ -1,0 +1,40 @@
+"""About how many bytes a rollout's payload takes, found without walking its tokens.
+
+Arrays and tensors count their own bytes, text its length, and a list 8 bytes an entry: the pointer. Python's
+numbers behind those pointers may be shared or take up to 28 bytes more each, so for lists this is the floor.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from reroll.rollout.fields import HEAVY_FIELDS
+from reroll.rollout.model import Rollout
+
+_MAX_DEPTH = 4  # as deep as {"images": [{"pixels": array}]}; what lies deeper is not worth a walk at each put
+
+
+def count_bytes(rollout: Any) -> int:
+    """Return the estimated bytes of a rollout's payload."""
+    if isinstance(rollout, Rollout):
+        return sum(map(_count, rollout.stored_payload()))
+    return sum(
+        _count(value) for field in HEAVY_FIELDS if (value := getattr(rollout, field, None)) is not None
+    )
+
+
+def _count(value: Any, depth: int = 0) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (list, tuple)):
+        # A list of tokens is told by its first entry.
+        flat = not value or depth >= _MAX_DEPTH or isinstance(value[0], (int, float))
+        return 8 * len(value) + (0 if flat else sum(_count(entry, depth + 1) for entry in value))
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    if isinstance(value, dict):
+        return 16 * len(value) + (
+            0 if depth >= _MAX_DEPTH else sum(_count(v, depth + 1) for v in value.values())
+        )
+    size = getattr(value, "nbytes", None)
+    return size if isinstance(size, int) else 8

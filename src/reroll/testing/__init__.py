@@ -1,0 +1,43 @@
+"""Conformance suites, a naive model and fakes, for reroll's own tests and for yours: `pip install 'reroll[testing]'`.
+
+A selector or limiter of your own runs the tests that reroll's run, by a subclass in a test module:
+
+    from reroll.testing import LimiterSuite, SelectorSuite
+
+    class TestLongestFirst(SelectorSuite):
+        spec = LongestFirst()
+
+        def sort_key(self, row, step):  # only where nothing is left to chance
+            return (-row["num_tokens"], row["timestamp"])
+
+    class TestNightShift(LimiterSuite):
+        limiter = NightShift(samples_per_insert=2)
+
+selector_suite   SelectorSuite: what every sampler and remover holds to
+limiter_suite    LimiterSuite: what every rate limiter holds to
+naive_table      NaiveTable: a Table in lists and loops, the oracle of the real one
+strategies       Hypothesis strategies for selectors, limiters, priorities and whole table configurations
+clock            ManualClock: time that passes when a test says so
+
+Everything is deterministic: random walks are seeded, no test sleeps or reads a clock.
+"""
+
+try:
+    import hypothesis  # noqa: F401
+    import pytest
+except ImportError as error:
+    raise ImportError(f"reroll.testing needs {error.name}: pip install 'reroll[testing]'") from error
+
+# Before the suites are imported: their plain asserts then tell both sides when they fail.
+pytest.register_assert_rewrite(
+    "reroll.testing.limiter_suite", "reroll.testing.naive_table", "reroll.testing.selector_suite"
+)
+
+from reroll.testing import strategies  # noqa: E402
+from reroll.testing.clock import ManualClock  # noqa: E402
+from reroll.testing.limiter_suite import LimiterSuite  # noqa: E402
+from reroll.testing.naive_table import NaiveTable  # noqa: E402
+from reroll.testing.selector_suite import SelectorSuite  # noqa: E402
+from reroll.testing.strategies import TableConfig  # noqa: E402
+
+__all__ = ["LimiterSuite", "ManualClock", "NaiveTable", "SelectorSuite", "TableConfig", "strategies"]

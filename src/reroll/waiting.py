@@ -1,0 +1,159 @@
+"""Waiting without polling: who waits, for what, in which order, and who is woken.
+
+A waiter names the queues it stands in (one for each pool or gate that it wants something from) and a question: is it
+possible now? It goes on when it is first in all its queues and the answer is yes. So order is kept among those that want
+the same, and others pass. Whoever changes something calls `wake`; a woken waiter asks once more and then acts by itself,
+so a waiter that is cancelled after it was woken has taken nothing. Whoever leaves wakes the next.
+
+`ThreadWaits` sleeps on a condition of the caller's lock, `LoopWaits` on a future of the running event loop.
+"""
+
+import asyncio
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Protocol
+
+from reroll.errors import InvalidArgument, WaitTimeout
+
+Possible = Callable[[], bool]
+
+
+class Waits(Protocol):
+    """What a shell needs to wait."""
+
+    async def until(
+        self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
+    ) -> bool:
+        """Return when it is our turn and `possible`, and whether that took a wait; act before the next await.
+
+        Raises WaitTimeout at the deadline (of `time.monotonic`), with what `what` says.
+        """
+
+    def wake(self) -> None:
+        """Wake whoever may go on. Call it after every change."""
+
+    def waiting(self, queue: Hashable) -> int:
+        """Return how many stand in a queue."""
+
+
+class _Line:
+    """The queues, and who is first. No sleeping, no locking."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Hashable, deque[_Waiter]] = {}
+
+    def wake(self) -> None:
+        for first in {id(queue[0]): queue[0] for queue in self._queues.values()}.values():
+            if self._may_go(first):
+                first.wake()
+
+    def waiting(self, queue: Hashable) -> int:
+        return len(self._queues.get(queue, ()))
+
+    def _is_free(self, queues: Iterable[Hashable]) -> bool:
+        return not self._queues or not any(queue in self._queues for queue in queues)
+
+    def _may_go(self, waiter: "_Waiter") -> bool:
+        return all(self._queues[queue][0] is waiter for queue in waiter.queues) and waiter.possible()
+
+    def _enter(self, waiter: "_Waiter") -> None:
+        for queue in waiter.queues:
+            self._queues.setdefault(queue, deque()).append(waiter)
+
+    def _leave(self, waiter: "_Waiter") -> None:
+        for queue in waiter.queues:
+            self._queues[queue].remove(waiter)
+            if not self._queues[queue]:
+                del self._queues[queue]
+        self.wake()
+
+
+class _Waiter:
+    """One who waits."""
+
+    __slots__ = ("possible", "queues", "wake")
+
+    def __init__(self, queues: Iterable[Hashable], possible: Possible) -> None:
+        self.queues = tuple(dict.fromkeys(queues))
+        self.possible = possible
+        self.wake: Callable[[], None] = _nothing
+
+
+class ThreadWaits(_Line):
+    """Waiters are threads that hold `lock`; it is released while they sleep. All calls are made under the lock."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def block(
+        self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
+    ) -> bool:
+        """Do what `until` does, for callers that are not coroutines."""
+        waiter = _Waiter(queues, possible)
+        if self._is_free(waiter.queues) and possible():
+            return False
+        condition = threading.Condition(self._lock)
+        waiter.wake = condition.notify
+        self._enter(waiter)
+        try:
+            while not self._may_go(waiter):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise WaitTimeout(what())
+                condition.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+        finally:
+            self._leave(waiter)
+        return True
+
+    async def until(
+        self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
+    ) -> bool:
+        # A blocking buffer drives its coroutines in the caller's thread, so blocking here is what is wanted.
+        return self.block(queues, possible, deadline, what)
+
+
+class LoopWaits(_Line):
+    """Waiters are tasks of one event loop."""
+
+    async def until(
+        self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
+    ) -> bool:
+        waiter = _Waiter(queues, possible)
+        if self._is_free(waiter.queues) and possible():
+            return False
+        loop = asyncio.get_running_loop()
+        alarm = None
+        self._enter(waiter)
+        try:
+            while not self._may_go(waiter):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise WaitTimeout(what())
+                woken: asyncio.Future[None] = loop.create_future()
+                waiter.wake = lambda woken=woken: None if woken.done() else woken.set_result(None)  # type: ignore[misc]
+                alarm = None if left is None else loop.call_later(left, waiter.wake)
+                try:
+                    await woken
+                finally:
+                    if alarm is not None:
+                        alarm.cancel()
+        finally:
+            self._leave(waiter)
+        return True
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """Return when, by `time.monotonic`, a timeout in seconds ends. Raises InvalidArgument."""
+    if timeout is None or timeout == math.inf:
+        return None
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
+        raise InvalidArgument(f"timeout must be None or a number of seconds of at least 0, not {timeout!r}")
+    return time.monotonic() + timeout
+
+
+def _nothing() -> None:
+    pass
