@@ -58,7 +58,7 @@ class Groups:
     ) -> Put:
         """Check a put and look at its rollouts. Raises InvalidArgument; changes nothing."""
         rules = self.rules_of(task_name)
-        members, summary, stated = look(
+        members, summary = look(
             items,
             rules,
             model_step=model_step,
@@ -79,7 +79,6 @@ class Groups:
             rules=rules,
             items=members,
             summary=summary,
-            stated=stated,
             model_step=model_step,
             current_train_step=current_train_step,
             stale_threshold=stale_threshold,

@@ -5,7 +5,7 @@ step may have moved on. Neither changes anything; `apply_to_rollouts` changes th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from reroll.engine.columns import NO_VERSION
@@ -15,16 +15,16 @@ from reroll.rollout import (
     GroupSummary,
     Status,
     can_expire,
-    check,
     check_threshold,
+    combine,
     is_too_stale,
+    look_at_all,
     read_status,
     stamp,
-    summarize,
     version_staleness,
     write_status,
 )
-from reroll.rollout.foreign import read_integer, read_seq_staleness
+from reroll.rollout.foreign import read_integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,6 @@ class Put:
     rules: GroupRules
     items: list[Any]
     summary: GroupSummary
-    stated: tuple[int, ...]
-    """The staleness that each member states."""
     model_step: int | None
     current_train_step: int | None
     stale_threshold: int | None
@@ -72,12 +70,18 @@ class Put:
     attempt: int
     priority: float
     tags: Mapping[str, Any] | None
+    _decided: dict[int | None, Decision] = field(default_factory=dict)
 
     def decide(self) -> Decision:
         """Return status and staleness of the group as of now."""
         step = self._step()
+        if step not in self._decided:
+            self._decided[step] = self._decide(step)
+        return self._decided[step]
+
+    def _decide(self, step: int | None) -> Decision:
         if step is None:
-            staleness = self.stated
+            staleness = self.summary.member_staleness
         else:
             staleness = tuple(version_staleness(v, step) for v in self.summary.member_versions)
         status = self.summary.status
@@ -154,31 +158,22 @@ def look(
     current_train_step: int | None,
     stale_threshold: int | None,
     token_stale_threshold: int | None,
-) -> tuple[list[Any], GroupSummary, tuple[int, ...]]:
-    """Check a put and look at its rollouts, without a change.
+) -> tuple[list[Any], GroupSummary]:
+    """Check a put and look at its rollouts, without a change; return those that count, and their summary.
 
-    Return the members that count, their summary, and the staleness that each states. Raises InvalidArgument, naming
-    rollout and field.
+    Raises InvalidArgument, naming rollout and field.
     """
     for name, step in (("model_step", model_step), ("current_train_step", current_train_step)):
         if step is not None and read_integer(name, step) < 0:
             raise InvalidArgument(f"{name} must be at least 0, not {step}")
     check_threshold("stale_threshold", stale_threshold)
     check_threshold("token_stale_threshold", token_stale_threshold)
-    if isinstance(items, (str, bytes, dict)) or not isinstance(items, Sequence):
+    if isinstance(items, str | bytes) or not isinstance(items, Sequence):
         raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
-    check(items, model_step=model_step)
-    members = _without_failed(list(items), rules)
-    return (
-        members,
-        summarize(members, model_step=model_step),
-        tuple(read_seq_staleness(item) for item in members),
-    )
-
-
-def _without_failed(items: list[Any], rules: GroupRules) -> list[Any]:
-    """Drop failed members where that is asked for and enough are left."""
-    if rules.on_failed == "group":
-        return items
-    rest = [item for item in items if read_status(item.status) is not Status.FAILED]
-    return rest if len(rest) >= max(rules.min_group_size, 1) else items
+    members = look_at_all(items, model_step)
+    kept = list(zip(items, members, strict=True))
+    if rules.on_failed == "drop_member":
+        healthy = [(item, member) for item, member in kept if member.status is not Status.FAILED]
+        kept = healthy if len(healthy) >= rules.min_group_size else kept
+    rollouts = [item for item, _ in kept]
+    return rollouts, combine(rollouts, [member for _, member in kept])

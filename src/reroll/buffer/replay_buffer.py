@@ -16,7 +16,7 @@ from reroll.buffer.arguments import (
     checked_uids,
 )
 from reroll.buffer.groups import Groups
-from reroll.buffer.report import Stats, metrics_of, stats_of
+from reroll.buffer.report import Stats, stats_of
 from reroll.engine.ledger import Amount
 from reroll.engine.priorities import checked_priority
 from reroll.engine.rows import Row, find, rows_of
@@ -339,6 +339,8 @@ class ReplayBuffer:
     async def metrics(self) -> dict[str, float]:
         """Return a flat dict of numbers, ready for W&B or TensorBoard."""
         self._check_open()
+        from reroll.buffer.report import metrics_of
+
         return metrics_of(self._groups, self._clock())
 
     async def close(self) -> None:

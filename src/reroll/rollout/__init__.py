@@ -9,7 +9,8 @@ stamping   versions for tokens that have none
 staleness  how far behind the policy, by rollout, by group, by token
 expiry     who is too stale
 resetting  what remains of an expired rollout
-checking   whether a group can be put
+checking   whether a rollout can be put
+member     one rollout, looked at once
 group      `summarize`: the record that a buffer keeps of a group
 
 Everything is pure but `stamp`, `expire`, `reset` and `release`. The others say beforehand what those would
@@ -18,10 +19,10 @@ give (`model_step=`), so that a put can decide and wait first, and change the ca
 None and empty lists where `reset` writes them). No clock, no I/O, no lock.
 """
 
-from reroll.rollout.checking import check
 from reroll.rollout.expiry import can_expire, expire, expires, is_too_stale
 from reroll.rollout.foreign import DictRollout, RolloutLike, count_tokens, derive_num_tokens, write_status
-from reroll.rollout.group import GroupSummary, group_status, summarize
+from reroll.rollout.group import GroupSummary, check, combine, group_status, look_at_all, summarize
+from reroll.rollout.member import Member
 from reroll.rollout.model import Rollout
 from reroll.rollout.resetting import release, reset
 from reroll.rollout.reward import read_score
@@ -41,6 +42,7 @@ from reroll.rollout.versions import VersionRuns
 __all__ = [
     "DictRollout",
     "GroupSummary",
+    "Member",
     "Rollout",
     "RolloutLike",
     "Status",
@@ -49,6 +51,7 @@ __all__ = [
     "can_expire",
     "check",
     "check_threshold",
+    "combine",
     "combine_statuses",
     "count_bytes",
     "count_tokens",
@@ -59,6 +62,7 @@ __all__ = [
     "group_staleness",
     "group_status",
     "is_too_stale",
+    "look_at_all",
     "read_score",
     "read_status",
     "release",

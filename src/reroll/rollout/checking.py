@@ -1,35 +1,16 @@
-"""Whether a group can be put. Nothing is changed here, whether it can or not."""
+"""Whether a rollout can be put. Nothing is changed here, whether it can or not."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from reroll.errors import InvalidArgument
-from reroll.rollout.foreign import REQUIRED_FIELDS, count_tokens, read_integer, read_seq_staleness
+from reroll.rollout.foreign import REQUIRED_FIELDS, count_tokens, read_seq_staleness
 from reroll.rollout.lengths import find_mismatch
 from reroll.rollout.reward import read_score
 from reroll.rollout.status import read_status
 
 
-def check(rollouts: Sequence[Any], *, model_step: int | None = None) -> None:
-    """Raise InvalidArgument, naming rollout and field, unless every rollout can be stamped, expired and stored.
-
-    With `model_step`, tokens at the end may lack a version. The versions themselves are read by `summarize`,
-    which raises likewise, so that long lists are walked once.
-    """
-    if model_step is not None:
-        read_integer("model_step", model_step)
-    writable: type | None = None
-    for position, rollout in enumerate(rollouts):
-        try:
-            _check_one(rollout, partial=model_step is not None)
-            if type(rollout) is not writable:
-                _check_writable(rollout)
-                writable = type(rollout)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"rollout {position}: {error}") from error
-
-
-def _check_one(rollout: Any, *, partial: bool) -> None:
+def check_one(rollout: Any, *, partial: bool) -> None:
+    """Raise InvalidArgument, naming the field, unless a rollout can be stamped, expired and stored."""
     if isinstance(rollout, dict):
         raise InvalidArgument("a dict has no attributes; wrap it as reroll.DictRollout(d)")
     missing = [field for field in REQUIRED_FIELDS if not hasattr(rollout, field)]
@@ -48,7 +29,7 @@ def _check_one(rollout: Any, *, partial: bool) -> None:
         raise InvalidArgument(mismatch)
 
 
-def _check_writable(rollout: Any) -> None:
+def check_writable(rollout: Any) -> None:
     """Refuse frozen objects now: what is put must be able to take a status, a staleness and versions later.
 
     Writing back what was read is the one test that holds for every kind of class.

@@ -1,9 +1,8 @@
 """The names of a rollout's fields, and the kind of attribute that checks what is assigned to it."""
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, Self, TypeVar, overload
-
-T = TypeVar("T")
+from operator import attrgetter
+from typing import Any, Final
 
 CHECKED_FIELDS: Final = (
     *("prompt_ids", "tokens", "response_ids", "logprobs", "response_mask", "response_model_steps"),
@@ -29,25 +28,10 @@ HEAVY_FIELDS: Final = (
 )
 
 
-class Checked(Generic[T]):
-    """An attribute that is converted when it is set; its value lives in the slot of the same name with a "_"."""
+def checked(name: str, accept: Callable[[str, Any], Any]) -> property:
+    """Return an attribute that is converted when it is set; its value lives in the slot "_" + name.
 
-    def __init__(self, accept: Callable[[str, Any], T]) -> None:
-        self._accept = accept
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-        self._slot = f"_{name}"
-
-    @overload
-    def __get__(self, owner: None, owner_type: type) -> Self: ...
-    @overload
-    def __get__(self, owner: object, owner_type: type) -> T: ...
-    def __get__(self, owner: object | None, owner_type: type) -> Self | T:
-        if owner is None:
-            return self
-        value: T = getattr(owner, self._slot)
-        return value
-
-    def __set__(self, owner: object, value: Any) -> None:
-        setattr(owner, self._slot, self._accept(self._name, value))
+    Reading is left to C: the fields of every rollout are read at each put.
+    """
+    slot = f"_{name}"
+    return property(attrgetter(slot), lambda rollout, value: setattr(rollout, slot, accept(name, value)))

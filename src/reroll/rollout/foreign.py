@@ -66,6 +66,8 @@ class DictRollout:
 
 def read_integer(field: str, value: Any) -> int:
     """Return an integer, also from numpy; anything else is an InvalidArgument."""
+    if type(value) is int:
+        return value
     try:
         if not isinstance(value, (bool, np.bool_)):
             return index(value)
@@ -84,6 +86,8 @@ def read_length(field: str, value: Any) -> int | None:
     """Return the number of entries of a list, array or tensor, None for None; others are an InvalidArgument."""
     if value is None:
         return None
+    if type(value) is list or (type(value) is np.ndarray and value.ndim == 1):  # nearly always
+        return len(value)
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and len(shape) != 1:
         raise InvalidArgument(

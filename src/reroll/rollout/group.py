@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from reroll.errors import InvalidArgument
-from reroll.rollout.foreign import RolloutLike, count_tokens, read_seq_staleness
-from reroll.rollout.reward import mean_and_std, read_score
-from reroll.rollout.size import count_bytes
+from reroll.rollout.checking import check_writable
+from reroll.rollout.foreign import RolloutLike, read_integer
+from reroll.rollout.member import Member, look_at
+from reroll.rollout.model import Rollout
+from reroll.rollout.reward import mean_and_std
 from reroll.rollout.status import Status, combine_statuses, read_status
-from reroll.rollout.tally import VersionTally, tally_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class GroupSummary:
     member_newest_trainable: tuple[int | None, ...]
     """The newest version of a trainable token, None for members that token expiry exempts."""
     member_tokens: tuple[int, ...]
+    member_staleness: tuple[int, ...]
+    """What each member states."""
 
 
 def group_status(rollouts: Iterable[RolloutLike]) -> Status:
@@ -46,41 +49,58 @@ def group_status(rollouts: Iterable[RolloutLike]) -> Status:
     return combine_statuses(read_status(rollout.status) for rollout in rollouts)
 
 
-def summarize(rollouts: Sequence[RolloutLike], *, model_step: int | None = None) -> GroupSummary:
-    """Return the summary of a checked group, with `model_step` as if it were stamped already.
+def check(rollouts: Sequence[Any], *, model_step: int | None = None) -> None:
+    """Raise InvalidArgument, naming rollout and field, unless every rollout can be stamped, expired and stored.
 
-    One pass over the versions of foreign lists, O(runs) for `Rollout`. Raises InvalidArgument, naming the
-    rollout, for versions that are no integers.
+    With `model_step`, tokens at the end may lack a version. Nothing is changed.
     """
-    tallies = [_tally(position, rollout, model_step) for position, rollout in enumerate(rollouts)]
+    look_at_all(rollouts, model_step)
+
+
+def look_at_all(rollouts: Sequence[Any], model_step: int | None) -> list[Member]:
+    """Check a group and return what is known of each rollout; one pass over the versions of foreign lists."""
+    if model_step is not None:
+        read_integer("model_step", model_step)
+    members: list[Member] = []
+    writable: type = Rollout
+    for position, rollout in enumerate(rollouts):
+        try:
+            members.append(look_at(rollout, model_step))
+            if type(rollout) is not writable:
+                check_writable(rollout)
+                writable = type(rollout)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"rollout {position}: {error}") from error
+    return members
+
+
+def summarize(rollouts: Sequence[RolloutLike], *, model_step: int | None = None) -> GroupSummary:
+    """Check a group and return its summary, with `model_step` as if it were stamped already; see `check`."""
+    return combine(rollouts, look_at_all(rollouts, model_step))
+
+
+def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
+    """Return the summary of a group whose rollouts were looked at."""
     version_tokens: dict[int, int] = {}
-    for tally in tallies:
-        for version, count in tally.counts.items():
+    for member in members:
+        for version, count in member.tally.counts.items():
             version_tokens[version] = version_tokens.get(version, 0) + count
-    scores = [read_score(getattr(rollout, "reward", None)) for rollout in rollouts]
-    reward_mean, reward_std = mean_and_std([score for score in scores if score is not None])
-    member_tokens = tuple(count_tokens(rollout) for rollout in rollouts)
+    reward_mean, reward_std = mean_and_std([member.score for member in members if member.score is not None])
     group_ids = (getattr(rollout, "group_id", None) for rollout in rollouts)
     return GroupSummary(
-        status=group_status(rollouts),
+        status=combine_statuses(member.status for member in members),
         group_id=next((group_id for group_id in group_ids if group_id is not None), None),
         version=min(version_tokens, default=None),
         newest_version=max(version_tokens, default=None),
-        staleness=max(map(read_seq_staleness, rollouts), default=0),
+        staleness=max((member.seq_staleness for member in members), default=0),
         num_rollouts=len(rollouts),
-        num_tokens=sum(member_tokens),
-        num_bytes=sum(map(count_bytes, rollouts)),
+        num_tokens=sum(member.num_tokens for member in members),
+        num_bytes=sum(member.num_bytes for member in members),
         reward_mean=reward_mean,
         reward_std=reward_std,
         version_tokens=version_tokens,
-        member_versions=tuple(tally.oldest for tally in tallies),
-        member_newest_trainable=tuple(tally.newest_trainable for tally in tallies),
-        member_tokens=member_tokens,
+        member_versions=tuple([member.tally.oldest for member in members]),
+        member_newest_trainable=tuple([member.tally.newest_trainable for member in members]),
+        member_tokens=tuple([member.num_tokens for member in members]),
+        member_staleness=tuple([member.seq_staleness for member in members]),
     )
-
-
-def _tally(position: int, rollout: RolloutLike, model_step: int | None) -> VersionTally:
-    try:
-        return tally_versions(rollout, model_step)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"rollout {position}: {error}") from error

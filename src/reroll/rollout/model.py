@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.rollout.arrays import Ids, as_floats, as_ids, as_mask
-from reroll.rollout.fields import CHECKED_FIELDS, FIELDS, HEAVY_FIELDS, PLAIN_FIELDS, Checked
+from reroll.rollout.fields import CHECKED_FIELDS, FIELDS, HEAVY_FIELDS, PLAIN_FIELDS, checked
 from reroll.rollout.foreign import derive_num_tokens, read_integer
 from reroll.rollout.lengths import find_mismatch
 from reroll.rollout.sameness import same
@@ -37,13 +37,13 @@ class Rollout:
     __slots__ = (*(f"_{name}" for name in CHECKED_FIELDS), *PLAIN_FIELDS, "__weakref__")
     __hash__ = None  # type: ignore[assignment]  # it changes, so it is compared by value
 
-    logprobs = Checked(as_floats)
-    response_mask = Checked(as_mask)
-    response_model_steps = Checked(lambda field, value: VersionRuns.of(value, field))
-    seq_staleness = Checked(read_integer)
-    status = Checked(lambda _, value: read_status(value))
-    input_ids = Checked(as_ids)
-    labels = Checked(as_ids)
+    logprobs = checked("logprobs", as_floats)
+    response_mask = checked("response_mask", as_mask)
+    response_model_steps = checked("response_model_steps", lambda field, value: VersionRuns.of(value, field))
+    seq_staleness = checked("seq_staleness", read_integer)
+    status = checked("status", lambda _, value: read_status(value))
+    input_ids = checked("input_ids", as_ids)
+    labels = checked("labels", as_ids)
 
     _prompt_ids: Ids | None
     _response_ids: Ids | None

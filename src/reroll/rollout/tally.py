@@ -110,6 +110,8 @@ def _is_absent(mask: Any) -> bool:
 
 
 def _any(mask: Any) -> bool:
+    if isinstance(mask, np.ndarray):
+        return bool(mask[-1] or mask.any())  # the end of a response is mostly kept
     return any(mask) if isinstance(mask, (list, tuple)) else bool(mask.any())
 
 

@@ -69,6 +69,8 @@ class VersionRuns(Sequence[int]):
 
     def counts(self) -> dict[int, int]:
         """Return how many tokens each version made."""
+        if len(self._values) == 1:
+            return {self._values[0]: self._ends[0]}
         counts: dict[int, int] = {}
         for value, length in self.runs():
             counts[value] = counts.get(value, 0) + length
@@ -83,6 +85,11 @@ class VersionRuns(Sequence[int]):
     def newest(self) -> int | None:
         """The largest version, None without tokens."""
         return max(self._values, default=None)
+
+    @property
+    def last(self) -> int | None:
+        """The version of the last token, None without tokens."""
+        return self._values[-1] if self._values else None
 
     @property
     def nbytes(self) -> int:
