@@ -290,9 +290,13 @@ class Table:
             )
 
     def _largest_sample(self) -> float:
-        """Return the largest n that the limiter may ever allow; more than fits is clamped, so it is no matter."""
-        largest = self._settings.limiter.window.largest_sample
-        return math.inf if largest >= (self._settings.capacity or 0) else largest
+        """Return the largest n that can ever be sampled; infinite where n is clamped to what the limiter allows."""
+        settings, (spi, min_size, _, max_diff) = self._settings, self._settings.limiter.window
+        size: float = settings.capacity or 0
+        if settings.max_times_sampled is not None and settings.max_times_sampled <= spi:
+            size = min(size, max(max_diff, min_size))  # every item has a use left, so more cannot be there
+        largest = settings.limiter.window.largest_sample
+        return math.inf if largest >= size else largest
 
     def _wait(self, what: str, possible: Callable[[], bool], deadline: float | None) -> None:
         """Wait until it is possible, or the table is shut down."""

@@ -186,4 +186,4 @@ def _score(item: Any) -> float:
         score = read_score(getattr(item, "reward", None))
     except InvalidArgument:
         score = None
-    return nan if score is None else score
+    return nan if score is None else float(score)

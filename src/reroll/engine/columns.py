@@ -25,7 +25,6 @@ _FIRST_CAPACITY: Final = 64
 
 # name: (dtype, what a row has that was not told otherwise)
 _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
-    "uid": (np.int64, 0),  # 0 marks a free slot
     "timestamp": (np.int64, 0),  # order of arrival, kept when a group returns to its place
     "touched": (np.int64, 0),  # order of the last insert or priority update
     "task": (np.int32, 0),
@@ -42,6 +41,7 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
     "uses": (np.int32, 0),
     "attempts": (np.int32, 1),
     "deliveries": (np.int32, 0),
+    "pending": (np.int32, 0),  # uses by leases that are not acknowledged; `uses` counts them already
     "num_rollouts": (np.int32, 1),
     "num_tokens": (np.int64, 0),
     "num_bytes": (np.int64, 0),
@@ -51,6 +51,7 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
     "trained_tokens": (np.int64, 0),  # how many of its tokens were
     "sampler_position": (np.int32, 0),  # where the row stands in the dense arrays of its pool's sampler
     "remover_position": (np.int32, 0),  # the same for the remover
+    "uid": (np.int64, 0),  # 0 marks a free slot; written last, so that a row which cannot be written is none
 }
 
 
@@ -71,6 +72,7 @@ class Columns:
     uses: npt.NDArray[np.int32]
     attempts: npt.NDArray[np.int32]
     deliveries: npt.NDArray[np.int32]
+    pending: npt.NDArray[np.int32]
     num_rollouts: npt.NDArray[np.int32]
     num_tokens: IntArray
     num_bytes: IntArray
@@ -98,14 +100,14 @@ class Columns:
 
     def allocate(self, values: Mapping[str, float]) -> int:
         """Write a new row and return its slot; columns that `values` does not name get their default."""
-        if self._free:
-            slot = self._free.pop()
-        else:
-            slot = self._end
-            self._make_room(slot + 1)
-            self._end += 1
+        slot = self._free[-1] if self._free else self._end
+        self._make_room(slot + 1)
         for name, (_, default) in _COLUMNS.items():
             getattr(self, name)[slot] = values.get(name, default)
+        if self._free:
+            self._free.pop()
+        else:
+            self._end += 1
         return slot
 
     def release(self, slots: IntArray) -> None:

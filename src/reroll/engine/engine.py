@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from reroll.engine.columns import (
+    LEASED,
     NO_VERSION,
     OUT,
     PLACES,
@@ -155,7 +157,8 @@ class Engine:
         columns, task = self.columns, self._task_of(slot)
         if status == COMPLETED:
             self.check_admission(task, int(values.get("num_bytes", 0)))
-        before = self._amount(np.array([slot]))
+        before = self.amount(np.array([slot]))
+        task.out -= 1
         task.ledger.move("out", "resident", before)
         tokens = int(values["num_tokens"])
         if tokens >= before.tokens:
@@ -176,26 +179,26 @@ class Engine:
 
     # --- leaving
 
-    def draw(self, task: Task, n: int) -> Drawn:
+    def draw(self, task: Task, n: int, *, replace: bool = False) -> Drawn:
         """Sample n COMPLETED groups (all, if there are fewer); those that reach the use limit leave.
 
-        Raises WouldBlock while the limiter or the sampler does not allow it.
+        With `replace` a group may be drawn several times, but never beyond its use limit. Raises WouldBlock while the
+        limiter or the sampler does not allow it.
         """
-        pool, columns = task.completed, self.columns
-        size = len(pool)
-        count = min(n, size)
-        if not task.can_sample(count):
-            raise WouldBlock(f"task {task.name!r} gives no {count} samples for now")
-        picks = pool.sampler.pick(count, self.rng, step=task.step)
-        slots = picks.slots
-        self._mark_used(task, slots)
+        drawn = self.pick(task, COMPLETED, n, replace=replace)
+        slots = drawn.slots
+        if replace:
+            slots, times = np.unique(slots, return_counts=True)
+            self.columns.uses[slots] += (times - 1).astype(np.int32)
+            task.counters.samples += int(times.sum()) - len(slots)
+        self.count_use(task, slots)
+        self.mark_trained(task, slots, "resident")
         limit = task.settings.max_times_sampled
-        done = np.zeros(count, np.bool_) if limit is None else columns.uses[slots] >= limit
-        drawn = self._describe(picks, size, slots[done])
-        pool.touch(slots[~done])
-        if len(drawn.gone):
-            task.counters.deletes += len(drawn.gone)
-            self._retire(task, COMPLETED, drawn.gone, "consumed")
+        done = slots[:0] if limit is None else slots[self.columns.uses[slots] >= limit]
+        drawn = drawn._replace(times_sampled=self.columns.uses[drawn.slots].astype(np.int64), gone=done)
+        task.completed.touch(np.setdiff1d(slots, done, assume_unique=True) if len(done) else slots)
+        if len(done):
+            self._consume(task, done)
         return drawn
 
     def take(self, task: Task, status: int, n: int) -> tuple[IntArray, IntArray]:
@@ -204,28 +207,45 @@ class Engine:
         COMPLETED ones are consumed. Those that producers roll again are out, and keep their row. Raises WouldBlock
         while the limiter or the sampler does not allow it.
         """
-        pool = task.pools[status]
-        count = min(n, len(pool))
-        if status == COMPLETED and not task.can_sample(count):
-            raise WouldBlock(f"task {task.name!r} gives no {count} groups for now")
-        slots = pool.sampler.pick(count, self.rng, step=task.step).slots
+        slots = self._picks(task, status, min(n, len(task.pools[status]))).slots
         if status in RETURNING:
-            self._lift(task, status, slots, OUT)
+            self.lift(task, status, slots, OUT)
+            task.out += len(slots)
             return slots, _NOBODY
         if status == COMPLETED:
-            self._mark_used(task, slots)
-            task.counters.deletes += count
-        self._retire(task, status, slots, "consumed" if status == COMPLETED else STATUSES[status].value)
+            self.count_use(task, slots)
+            self.mark_trained(task, slots, "resident")
+            self._consume(task, slots)
+        else:
+            self._retire(task, status, slots, STATUSES[status].value)
         return slots, slots
+
+    def pick(self, task: Task, status: int, n: int, *, replace: bool = False) -> Drawn:
+        """Choose n groups, or all if there are fewer, and tell what is known of them; nothing is changed but the dice."""
+        size = len(task.pools[status])
+        picks = self._picks(task, status, n if replace and size else min(n, size), replace=replace)
+        columns, slots = self.columns, picks.slots
+        return Drawn(
+            slots=slots,
+            uid=columns.uid[slots],
+            priority=columns.priority[slots],
+            probability=picks.probability,
+            weight=picks.weights(),
+            times_sampled=columns.uses[slots].astype(np.int64),
+            staleness=self.staleness(slots),
+            table_size=size,
+            gone=_NOBODY,
+        )
 
     def delete(self, slots: IntArray) -> None:
         """Delete resident rows, and rows that are out; one never sampled is refunded to its limiter."""
         out = self.columns.place[slots] == OUT
-        for task, status, part in self._by_pool(slots[~out]):
-            self._refund(task, status, part)
+        for task, status, part in self.by_pool(slots[~out]):
+            self.refund(task, status, part)
             self._retire(task, status, part, "deleted")
-        for task, _, part in self._by_pool(slots[out]):
-            task.ledger.move("out", "deleted", self._amount(part))
+        for task, _, part in self.by_pool(slots[out]):
+            task.out -= len(part)
+            task.ledger.move("out", "deleted", self.amount(part))
             self.columns.release(part)
 
     def reset(self) -> None:
@@ -241,7 +261,7 @@ class Engine:
         self.columns.priority[slots] = priorities
         self.columns.touched[slots] = self.last_tick + 1 + np.arange(len(slots))
         self.last_tick += len(slots)
-        for task, status, part in self._by_pool(slots):
+        for task, status, part in self.by_pool(slots):
             task.pools[status].touch(part)
 
     def change_bytes(self, slot: int, num_bytes: int) -> None:
@@ -273,18 +293,18 @@ class Engine:
         columns = self.columns
         task.pools[status].remove(slots)
         if status != EXPIRED:
-            self._refund(task, status, slots)
-        before = self._amount(slots)
+            self.refund(task, status, slots)
+        before = self.amount(slots)
         for name, column in values.items():
             getattr(columns, name)[slots] = column
         columns.trained_tokens[slots] = np.minimum(columns.trained_tokens[slots], columns.num_tokens[slots])
-        task.ledger.move("resident", "expired", before.minus(self._amount(slots)))
+        task.ledger.move("resident", "expired", before.minus(self.amount(slots)))
         columns.status[slots] = EXPIRED
         task.pools[EXPIRED].add(slots)
 
     def drop(self, task: Task, status: int, slots: IntArray) -> None:
         """Drop rows of a pool as too stale."""
-        self._refund(task, status, slots)
+        self.refund(task, status, slots)
         self._retire(task, status, slots, "expired")
 
     # --- inside
@@ -301,10 +321,10 @@ class Engine:
 
     def _write(self, task: Task, values: Mapping[str, float]) -> int:
         """Make a row, which the ledger knows and no pool has yet."""
-        self.last_uid += 1
-        tick = self._next_tick()
-        own = {"uid": self.last_uid, "timestamp": tick, "touched": tick, "task": task.code}
+        tick = self.last_tick + 1
+        own = {"uid": self.last_uid + 1, "timestamp": tick, "touched": tick, "task": task.code}
         slot = self.columns.allocate({**values, **own})
+        self.last_uid, self.last_tick = self.last_uid + 1, tick
         task.ledger.put(Amount(1, int(self.columns.num_tokens[slot])))
         return slot
 
@@ -320,10 +340,10 @@ class Engine:
         self._join(task, status, slot)
         if status == COMPLETED:
             task.counters.inserts += 1
-            return self._evict_overflow(task)
+            return self.evict_overflow(task)
         return self._trim_rejected(task) if status in REJECTED else _NOBODY
 
-    def _evict_overflow(self, task: Task) -> IntArray:
+    def evict_overflow(self, task: Task) -> IntArray:
         gone: list[IntArray] = []
         capacity = task.settings.capacity
         if task.completed.remover is not None:
@@ -358,18 +378,38 @@ class Engine:
             gone.append(oldest[status])
         return np.concatenate(gone) if gone else _NOBODY
 
-    def _mark_used(self, task: Task, slots: IntArray) -> None:
-        """Count a use by the trainer of resident COMPLETED rows."""
-        columns = self.columns
-        new_groups = columns.trained[slots] == 0
-        new_tokens = columns.num_tokens[slots] - columns.trained_tokens[slots]
-        task.ledger.put(Amount(0, 0, int(new_groups.sum()), int(new_tokens.sum())))
-        columns.trained[slots] = 1
-        columns.trained_tokens[slots] = columns.num_tokens[slots]
-        columns.uses[slots] += 1
+    def _picks(self, task: Task, status: int, n: int, *, replace: bool = False) -> Picks:
+        if status == COMPLETED and not task.can_sample(n):
+            raise WouldBlock(f"task {task.name!r} gives no {n} groups for now")
+        limit = task.settings.max_times_sampled
+        picks = task.pools[status].sampler.pick(n, self.rng, step=task.step, replace=replace)
+        return (
+            picks
+            if not replace or limit is None
+            else _within_limit(picks, limit - self.columns.uses[picks.slots])
+        )
+
+    def count_use(self, task: Task, slots: IntArray) -> None:
+        """Count a use of COMPLETED rows, for the limiter too."""
+        self.columns.uses[slots] += 1
         task.counters.samples += len(slots)
 
-    def _refund(self, task: Task, status: int, slots: IntArray) -> None:
+    def mark_trained(self, task: Task, slots: IntArray, bucket: str) -> None:
+        """Tell the ledger that rows, which are in this bucket, were trained."""
+        columns = self.columns
+        groups = columns.trained[slots] == 0
+        tokens = columns.num_tokens[slots] - columns.trained_tokens[slots]
+        task.ledger.put(Amount(0, 0, int(groups.sum()), int(tokens.sum())), bucket)
+        columns.trained[slots] = 1
+        columns.trained_tokens[slots] = columns.num_tokens[slots]
+
+    def _consume(self, task: Task, slots: IntArray) -> None:
+        """Let COMPLETED rows of the pool go: they are used up."""
+        task.counters.deletes += len(slots)
+        task.consumed += len(slots)
+        self._retire(task, COMPLETED, slots, "consumed")
+
+    def refund(self, task: Task, status: int, slots: IntArray) -> None:
         """Tell the limiter of COMPLETED rows that leave otherwise than by use; as if never there, if never sampled."""
         if status == COMPLETED:
             unused = int((self.columns.uses[slots] == 0).sum())
@@ -378,22 +418,33 @@ class Engine:
 
     def _retire(self, task: Task, status: int, slots: IntArray, bucket: str) -> None:
         """Take rows out for good."""
+        held = slots[self.columns.pending[slots] > 0]
+        if len(held):  # a trainer works on them
+            self.mark_trained(task, held, "resident")
         self._leave_pool(task, status, slots)
-        task.ledger.move("resident", bucket, self._amount(slots))
+        task.ledger.move("resident", bucket, self.amount(slots))
         self.columns.release(slots)
 
-    def _lift(self, task: Task, status: int, slots: IntArray, place: int) -> None:
+    def lift(self, task: Task, status: int, slots: IntArray, place: int) -> None:
         """Take rows out of their pool to another place; they stay rows."""
         self._leave_pool(task, status, slots)
-        task.ledger.move("resident", PLACES[place], self._amount(slots))
+        task.ledger.move("resident", PLACES[place], self.amount(slots))
         self.columns.place[slots] = place
+
+    def lower(self, task: Task, status: int, slots: IntArray) -> None:
+        """Let rows that were lifted be in their pool again, at their old place."""
+        task.ledger.move(PLACES[LEASED], "resident", self.amount(slots))
+        self.columns.place[slots] = RESIDENT
+        task.pools[status].add(slots)
+        if status not in REJECTED:
+            task.num_bytes += int(self.columns.num_bytes[slots].sum())
 
     def _leave_pool(self, task: Task, status: int, slots: IntArray) -> None:
         task.pools[status].remove(slots)
         if status not in REJECTED:
             task.num_bytes -= int(self.columns.num_bytes[slots].sum())
 
-    def _amount(self, slots: IntArray) -> Amount:
+    def amount(self, slots: IntArray) -> Amount:
         columns = self.columns
         return Amount(
             len(slots),
@@ -402,7 +453,7 @@ class Engine:
             int(columns.trained_tokens[slots].sum()),
         )
 
-    def _by_pool(self, slots: IntArray) -> list[tuple[Task, int, IntArray]]:
+    def by_pool(self, slots: IntArray) -> list[tuple[Task, int, IntArray]]:
         """Split slots by task and status, each part in the given order."""
         if not len(slots):
             return []
@@ -413,16 +464,13 @@ class Engine:
             for pool in np.unique(pool_of).tolist()
         ]
 
-    def _describe(self, picks: Picks, size: int, gone: IntArray) -> Drawn:
-        columns, slots = self.columns, picks.slots
-        return Drawn(
-            slots=slots,
-            uid=columns.uid[slots],
-            priority=columns.priority[slots],
-            probability=picks.probability,
-            weight=picks.weights(),
-            times_sampled=columns.uses[slots].astype(np.int64),
-            staleness=self.staleness(slots),
-            table_size=size,
-            gone=gone,
-        )
+
+def _within_limit(picks: Picks, left: npt.NDArray[np.int32]) -> Picks:
+    """Keep those draws, in order, that do not use a row more often than is left of it."""
+    seen: dict[int, int] = {}
+    kept = []
+    for place, (slot, limit) in enumerate(zip(picks.slots.tolist(), left.tolist(), strict=True)):
+        seen[slot] = seen.get(slot, 0) + 1
+        if seen[slot] <= limit:
+            kept.append(place)
+    return Picks(picks.slots[kept], picks.probability[kept], picks.log_importance[kept])

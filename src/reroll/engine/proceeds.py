@@ -25,6 +25,12 @@ def check_proceeds(
         )
     if isinstance(remover, Mixture):
         raise InvalidConfig("Mixture composes training batches; it cannot be a remover. Use one of its parts")
+    full_of_used = capacity is not None and remover is None and max_times_sampled != 1
+    if full_of_used and isinstance(sampler, Mixture) and sampler.fresh_share > 0:
+        raise InvalidConfig(
+            f"this dead-locks as soon as {capacity} groups were sampled once: samples wait for fresh groups, and inserts "
+            "for room; name a remover, or set fresh_share to 0"
+        )
     if capacity is not None:
         _check_capacity(capacity, remover, max_times_sampled, limiter)
     if isinstance(remover, Prioritized):

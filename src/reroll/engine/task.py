@@ -1,17 +1,20 @@
 """What belongs to all pools of one task: settings, limiter, counters, ledger, training step."""
 
+import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from reroll.engine.ages import Ages
-from reroll.engine.columns import RESIDENT, Columns
+from reroll.engine.columns import LEASED, OUT, RESIDENT, Columns
 from reroll.engine.ledger import Ledger
 from reroll.engine.limiters import Counters, Limiter, Unlimited
 from reroll.engine.pool import Pool
 from reroll.engine.proceeds import check_proceeds
 from reroll.engine.selectors.selector import SelectorSpec
-from reroll.engine.selectors.specs import Fifo, Uniform
+from reroll.engine.selectors.specs import Fifo, Stalest, Uniform
+from reroll.engine.window import StalenessWindow
 from reroll.errors import InvalidConfig
 from reroll.rollout.status import Status
 
@@ -36,6 +39,7 @@ class TaskSettings:
     remover: SelectorSpec | None = None
     max_times_sampled: int | None = 1
     limiter: Limiter = field(default_factory=Unlimited)
+    window: StalenessWindow | None = None
     rejected_capacity: int = 1024
     """How many FAILED and FILTERED groups are kept to be looked at."""
     expires: bool = False
@@ -53,6 +57,13 @@ class TaskSettings:
             max_times_sampled=self.max_times_sampled,
             limiter=self.limiter,
         )
+        if self.window is not None and not isinstance(self.sampler, Fifo | Stalest):
+            warnings.warn(
+                f"with a {self.sampler.type} sampler a group may wait longer than the staleness window allows, and "
+                "expire; Fifo() and Stalest() train in order",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 class Task:
@@ -66,6 +77,12 @@ class Task:
         self.ledger = Ledger()
         self.step: int | None = None
         self.num_bytes = 0
+        self.leased = 0  # COMPLETED groups that are out of their pool with a lease
+        self.out = 0  # groups that producers took to roll them again
+        self.reserved = 0  # groups that producers started under a reservation
+        self.advanced = 0  # the last training step that was done
+        self.serving = 0  # the version of the weights that generate now
+        self.consumed = 0  # COMPLETED groups that left by use since then
         remover = settings.remover
         # Only COMPLETED groups are sampled and evicted; all others are handed out in order of arrival.
         self.pools = [Pool(Fifo().build(columns, "sampler")) for _ in STATUSES]
@@ -89,7 +106,26 @@ class Task:
     def has_room(self, k: int) -> bool:
         """Return whether k more fit; where a remover makes room, always."""
         capacity = self.settings.capacity
-        return capacity is None or self.settings.remover is not None or len(self.completed) + k <= capacity
+        if capacity is None or self.settings.remover is not None:
+            return True
+        return len(self.completed) + self.leased + k <= capacity
+
+    def may_start(self) -> int:
+        """Return how many groups producers may start now, so that all can be trained in time."""
+        window = self.settings.window
+        if window is None:
+            return sys.maxsize
+        running = self.reserved + self.out + len(self.pools[STATUS_CODE[Status.ABORTED]])
+        busy = running + len(self.completed) + self.leased + self.consumed
+        return window.may_start(self.advanced, self.serving, busy)
+
+    def advance(self, step: int, version: int | None) -> None:
+        """Learn that a training step is done, and which weights generate from now on."""
+        if step > self.advanced:
+            self.advanced, self.consumed = step, 0
+        interval = 1 if self.settings.window is None else self.settings.window.sync_interval
+        self.serving = max(self.serving, step - step % interval if version is None else version)
+        self.learn_step(step)
 
     def can_sample(self, k: int) -> bool:
         """Return whether the limiter allows k samples now."""
@@ -103,6 +139,7 @@ class Task:
             "ledger": self.ledger.state(),
             "step": self.step,
             "num_bytes": self.num_bytes,
+            "admission": [self.advanced, self.serving, self.consumed],
             "pools": [pool.state() for pool in self.pools],
         }
 
@@ -113,8 +150,12 @@ class Task:
         self.ledger.restore(state["ledger"])
         self.step = state["step"]
         self.num_bytes = state["num_bytes"]
+        self.advanced, self.serving, self.consumed = state["admission"]
         mine = columns.alive()
-        mine = mine[(columns.task[mine] == self.code) & (columns.place[mine] == RESIDENT)]
+        mine = mine[columns.task[mine] == self.code]
+        self.out = int((columns.place[mine] == OUT).sum())
+        self.leased = int(((columns.place[mine] == LEASED) & (columns.status[mine] == COMPLETED)).sum())
+        mine = mine[columns.place[mine] == RESIDENT]
         for status, (pool, saved) in enumerate(zip(self.pools, state["pools"], strict=True)):
             pool.restore(saved, mine[columns.status[mine] == status])
 

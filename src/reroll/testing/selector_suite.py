@@ -95,9 +95,12 @@ class _World:
         picks = self.pick(len(self.held))
         return [] if picks is None else picks.slots.tolist()
 
-    def row(self, slot: int) -> dict[str, float]:
-        rows = self.columns.rows(np.array([slot]))
-        return {name: column[0].item() for name, column in rows.items() if isinstance(column, np.ndarray)}
+    def rows(self) -> dict[int, dict[str, float]]:
+        """Return the columns of all that is held, by slot."""
+        columns = self.columns.rows(np.array(self.held, np.int64))
+        values = {name: column.tolist() for name, column in columns.items() if isinstance(column, np.ndarray)}
+        rows = (dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True))
+        return dict(zip(self.held, rows, strict=True))
 
     def restored(self) -> "_World":
         """Return a world with rows without gaps and a fresh selector, as after a save; this one's chances go on."""
@@ -179,6 +182,7 @@ class SelectorSuite:
     def test_all_are_picked_when_all_are_asked_for(self, seed: int) -> None:
         world = _World(self.spec, seed)
         world.walk(60)
+        assert sorted(world.selector.slots().tolist()) == sorted(world.held)
         if world.selector.can_pick(len(world.held), world.rng):
             assert sorted(world.pick_all()) == sorted(world.held)
 
@@ -202,6 +206,7 @@ class SelectorSuite:
         gone: set[int] = set()
         while world.held:
             gone.update(world.remove(7))
+            assert len(world.selector) == len(world.held)
             world.change(5)
             for n in (1, len(world.held)):
                 assert not gone & set(world.picked_uids(n) or [])
@@ -277,7 +282,8 @@ class SelectorSuite:
         world = _World(self.spec, seed)
         for _ in range(30):
             world.walk(5)
-            expected = sorted(world.held, key=lambda slot: self.sort_key(world.row(slot), world.step) or ())
+            key_of = {slot: self.sort_key(row, world.step) or () for slot, row in world.rows().items()}
+            expected = sorted(key_of, key=lambda slot: key_of[slot])
             assert world.pick_all() == expected
             picks = world.pick(3)
             assert picks is not None
@@ -330,4 +336,4 @@ def _at_rows(state: Any, row_of: IntArray) -> Any:
 def _example_row() -> dict[str, float]:
     world = _World(selector_spec("fifo"), 0)
     world.add(1)
-    return world.row(0)
+    return world.rows()[0]

@@ -4,7 +4,9 @@ Age is in policy versions. As time passes, all rows with a version lose the same
 nothing is refreshed: what is stored is the weight as of a reference version. Rows without a version do not decay; they
 have a tree of their own, and only the sums of both trees are brought to the same time.
 
-Rows of weight zero are in no tree. They are picked, uniformly, only when the others do not suffice.
+Rows that became so old, compared with others, that their weight has no number any more are faint. They are picked only
+when the rows in the trees do not suffice, by their ratios, which logarithms still tell. Rows of weight zero come last,
+uniformly.
 """
 
 from collections.abc import Mapping
@@ -20,8 +22,12 @@ from reroll.engine.selectors.tree import weight_tree
 # Together these keep the sum of a billion weights finite.
 _LARGEST: Final = 1e200
 """Weights saturate here, before ageing."""
+_SMALLEST: Final = 1e-290
+"""Below this a weight loses its digits: the row is faint."""
 _LARGEST_EXPONENT: Final = 256
 """At this many half-lives after the reference version, a new reference is taken, and all weights are rescaled."""
+
+_NONE: IntArray = np.zeros(0, np.int64)
 
 
 class WeightedSet:
@@ -69,6 +75,14 @@ class WeightedSet:
             return self._rows.at(self._tree.draw(rng.random(n)))
         return self._rows.at(self._tree.draw_distinct(n, rng))
 
+    def rest(self, slots: IntArray) -> float:
+        """Return the sum of all weights but these."""
+        weights = self.weights(slots)
+        self.set(slots, np.zeros(len(slots)))
+        rest = self.total
+        self.set(slots, weights)
+        return rest
+
     def all(self) -> IntArray:
         return self._rows.all()
 
@@ -101,32 +115,34 @@ class PrioritizedSelector:
         self._half_life, self._reuse_decay = half_life, float(reuse_decay)
         self._ageing = WeightedSet(columns, role)  # without half_life: nobody
         self._lasting = WeightedSet(columns, role)
+        self._faint = DenseSet(columns, role)
         self._zero = DenseSet(columns, role)
         self._reference: int | None = None
         self._newest = NO_VERSION
 
     def __len__(self) -> int:
-        return len(self._ageing) + len(self._lasting) + len(self._zero)
+        return len(self._ageing) + len(self._lasting) + len(self._faint) + len(self._zero)
 
     def add(self, slots: IntArray) -> None:
-        weights, ageing = self._weigh(slots)
+        weights, ageing, faint = self._weigh(slots)
         positive = weights > 0
         if positive.all() and not ageing.any():  # the usual case, without the cost of splitting
             self._lasting.add(slots, weights)
             return
         for part, chosen in ((self._ageing, positive & ageing), (self._lasting, positive & ~ageing)):
             part.add(slots[chosen], weights[chosen])
-        self._zero.add(slots[~positive])
+        self._faint.add(slots[faint])
+        self._zero.add(slots[~positive & ~faint])
 
     def remove(self, slots: IntArray) -> None:
         if len(self) == len(self._lasting):
             self._lasting.remove(slots)
             return
-        for part in (self._ageing, self._lasting, self._zero):
+        for part in (self._ageing, self._lasting, self._faint, self._zero):
             part.remove(slots[part.holds(slots)])
 
     def touch(self, slots: IntArray) -> None:
-        weights, ageing = self._weigh(slots)
+        weights, ageing, _ = self._weigh(slots)
         positive = weights > 0
         settled = np.zeros(len(slots), np.bool_)
         for part, belongs in ((self._ageing, positive & ageing), (self._lasting, positive & ~ageing)):
@@ -145,6 +161,8 @@ class PrioritizedSelector:
     ) -> Picks:
         size = len(self)
         positive = len(self._ageing) + len(self._lasting)
+        if len(self._faint) and (positive == 0 or (positive < n and not replace)):
+            return self._pick_with_faint(n, rng, step=step, replace=replace)
         if positive == 0:
             slots = self._zero.some(n if replace else min(n, size), rng, replace=replace)
             return Picks(slots, np.full(len(slots), 1 / max(size, 1)), np.zeros(len(slots)))
@@ -154,13 +172,10 @@ class PrioritizedSelector:
         rarest = np.finfo(np.float64).tiny
         log_importance = -self._beta * np.log(size * np.maximum(probability, rarest))
         picks = Picks(slots, probability, log_importance)
-        if wanted < n and len(self._zero):
-            rest = self._zero.some(min(n - wanted, len(self._zero)), rng)
-            picks = Picks.joined([picks, Picks(rest, np.zeros(len(rest)), np.full(len(rest), np.nan))])
-        return picks
+        return Picks.joined([picks, self._pick_zero(n - wanted, rng)]) if wanted < n else picks
 
     def slots(self) -> IntArray:
-        return np.concatenate((self._ageing.all(), self._lasting.all(), self._zero.all()))
+        return np.concatenate((self._ageing.all(), self._lasting.all(), self._faint.all(), self._zero.all()))
 
     def state(self) -> Mapping[str, Any]:
         return {
@@ -168,6 +183,7 @@ class PrioritizedSelector:
             "newest": self._newest,
             "ageing": self._ageing.state(),
             "lasting": self._lasting.state(),
+            "faint": self._faint.all(),
             "zero": self._zero.all(),
         }
 
@@ -175,10 +191,44 @@ class PrioritizedSelector:
         self._reference, self._newest = state["reference"], state["newest"]
         for part, name in ((self._ageing, "ageing"), (self._lasting, "lasting")):
             part.restore(state[name], self._weigh(state[name]["slots"])[0])
+        self._faint.add(state["faint"])
         self._zero.add(state["zero"])
 
-    def _weigh(self, slots: IntArray) -> tuple[FloatArray, BoolArray]:
-        """Return the weights, as of the reference version, and which rows age."""
+    def _pick_zero(self, n: int, rng: np.random.Generator) -> Picks:
+        slots = self._zero.some(min(n, len(self._zero)), rng)
+        return Picks(slots, np.zeros(len(slots)), np.full(len(slots), np.nan))
+
+    def _pick_with_faint(self, n: int, rng: np.random.Generator, *, step: int | None, replace: bool) -> Picks:
+        """Pick also from rows whose weights only their logarithms tell. O(faint rows); they are rarely reached."""
+        size, positive = len(self), len(self._ageing) + len(self._lasting)
+        first, probability = (
+            self._draw(positive, rng, step, replace=False) if positive else (_NONE, _NONE.astype(float))
+        )
+        slots = self._faint.all()
+        logs = self._log_weights(slots)
+        chances = np.exp(logs - logs.max())
+        chances /= chances.sum()
+        if replace:
+            chosen = rng.choice(len(slots), n, p=chances)
+        else:  # adding Gumbel noise and taking the largest is drawing one after the other without replacement
+            chosen = np.argsort(-(logs + rng.gumbel(size=len(slots))), kind="stable")[: n - positive]
+        # Beside rows that are not faint, these have a chance that is too small for a number.
+        faint = np.zeros(len(chosen)) if positive else chances[chosen]
+        picked, probability = np.concatenate((first, slots[chosen])), np.concatenate((probability, faint))
+        rarest = np.finfo(np.float64).tiny
+        picks = Picks(picked, probability, -self._beta * np.log(size * np.maximum(probability, rarest)))
+        return Picks.joined([picks, self._pick_zero(n - len(picked), rng)])
+
+    def _log_weights(self, slots: IntArray) -> FloatArray:
+        columns = self._columns
+        logs = self._alpha * np.log(columns.priority[slots])
+        if self._reuse_decay != 1:
+            logs += columns.uses[slots] * np.log(self._reuse_decay)
+        decayed: FloatArray = logs + columns.version[slots] * (np.log(2) / (self._half_life or 1))
+        return decayed
+
+    def _weigh(self, slots: IntArray) -> tuple[FloatArray, BoolArray, BoolArray]:
+        """Return the weights, as of the reference version, which rows age, and which of those are faint: 0 here."""
         columns = self._columns
         weights = columns.priority[slots]
         with np.errstate(over="ignore"):  # saturates
@@ -188,14 +238,19 @@ class PrioritizedSelector:
                 weights = weights * self._reuse_decay ** columns.uses[slots]
             weights = np.minimum(weights, _LARGEST)
         if self._half_life is None:
-            return weights, np.zeros(len(slots), np.bool_)
+            nobody = np.zeros(len(slots), np.bool_)
+            return weights, nobody, nobody
         versions = columns.version[slots]
         ageing = versions != NO_VERSION
         if ageing.any():
             self._renew_reference(int(versions[ageing].max()))
             since = versions[ageing] - (self._reference or 0)
+            before = weights > 0
             weights[ageing] *= np.exp2(np.maximum(since / self._half_life, -1e4))
-        return weights, ageing
+            faint = before & ageing & (weights < _SMALLEST)
+            weights[faint] = 0
+            return weights, ageing, faint
+        return weights, ageing, ageing
 
     def _renew_reference(self, newest: int) -> None:
         """Keep stored weights far from overflow: rescale all when versions have run away from the reference."""
@@ -206,7 +261,7 @@ class PrioritizedSelector:
             rows = self._ageing.all()
             self._ageing.remove(rows)
             self._reference = newest
-            self.add(rows)
+            self.add(rows)  # some are faint from now on
 
     def _draw(
         self, n: int, rng: np.random.Generator, step: int | None, replace: bool
@@ -230,23 +285,28 @@ class PrioritizedSelector:
         age = ((self._reference or 0) - now) / (self._half_life or 1)
         # The smaller factor is below one and may underflow to zero; the larger never overflows.
         factors = (np.exp2(min(age, 0.0)), np.exp2(min(-age, 0.0)))
-        left = [part.total * factor for part, factor in zip(parts, factors, strict=True)]
-        total = sum(left)
+        total = sum(part.total * factor for part, factor in zip(parts, factors, strict=True))
         drawn = [part.draw(n if replace else min(n, len(part)), rng, replace=replace) for part in parts]
         weights = [
             part.weights(slots) * factor for part, slots, factor in zip(parts, drawn, factors, strict=True)
         ]
+        if replace:
+            left = [np.full(n + 1, part.total * factor) for part, factor in zip(parts, factors, strict=True)]
+        else:  # what is left in a tree after each of its draws: sums, for differences would lose the small ones
+            left = [
+                np.cumsum(np.append(part.rest(slots) * factor, own[::-1]))[::-1]
+                for part, slots, own, factor in zip(parts, drawn, weights, factors, strict=True)
+            ]
         taken = [0, 0]
         slots = np.empty(n, np.int64)
         probability = np.empty(n)
-        for turn, chance in enumerate(rng.random(n)):
-            which = 0 if chance * (left[0] + left[1]) < left[0] else 1
+        for turn, chance in enumerate(rng.random(n).tolist()):
+            rests = [float(left[which][taken[which]]) for which in (0, 1)]
+            which = 0 if chance * (rests[0] + rests[1]) < rests[0] else 1
             if taken[which] == len(drawn[which]):  # rounding may leave a rest where no row is left
                 which = 1 - which
             place = taken[which]
-            slots[turn], weight = drawn[which][place], weights[which][place]
-            probability[turn] = weight / total if total > 0 else 1 / n
+            slots[turn] = drawn[which][place]
+            probability[turn] = weights[which][place] / total if total > 0 else 1 / n
             taken[which] += 1
-            if not replace:
-                left[which] = max(left[which] - weight, 0.0)
         return slots, probability

@@ -16,7 +16,11 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _compiled(function: F) -> F:
-    return cast("F", numba.njit(cache=True)(function))
+    """Compile on first call. The cache on disk watches this file only: touch it after a change of FAN_BITS or TOP."""
+    try:
+        return cast("F", numba.njit(cache=True)(function))
+    except RuntimeError:  # nowhere to keep it: a read-only installation and no home directory
+        return cast("F", numba.njit(function))
 
 
 class NumbaWeightTree(WeightTree):

@@ -1,0 +1,89 @@
+"""Leases, on rows: groups are lent to a holder, and consumed only when it says so.
+
+A lent COMPLETED group counts a use that is pending. One that has no use left is out of its pool, and nobody else sees it;
+with `max_times_sampled` 1 that is every one. Groups of other statuses are always out of their pool.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from reroll.engine.columns import LEASED, OUT, PLACES, RESIDENT, IntArray
+from reroll.engine.engine import Drawn, Engine
+from reroll.engine.task import COMPLETED, RETURNING, STATUSES, Task
+
+
+class Settled(NamedTuple):
+    """What became of rows whose lease ended."""
+
+    gone: IntArray
+    """They have no row any more."""
+    out: IntArray
+    """Producers have them now, to roll them again."""
+    back: IntArray
+    """They are back in their pool."""
+
+
+def lend(engine: Engine, task: Task, status: int, n: int) -> Drawn:
+    """Lend n groups, or all if there are fewer. Raises WouldBlock while limiter or sampler do not allow it."""
+    columns = engine.columns
+    drawn = engine.pick(task, status, n)
+    slots = drawn.slots
+    columns.pending[slots] += 1
+    columns.deliveries[slots] += 1
+    hidden = slots
+    if status == COMPLETED:
+        engine.count_use(task, slots)
+        limit = task.settings.max_times_sampled
+        used_up = np.zeros(len(slots), np.bool_) if limit is None else columns.uses[slots] >= limit
+        hidden = slots[used_up]
+        task.completed.touch(slots[~used_up])
+        task.leased += len(hidden)
+    engine.lift(task, status, hidden, LEASED)
+    return drawn._replace(times_sampled=columns.uses[slots].astype(np.int64))
+
+
+def acknowledge(engine: Engine, slots: IntArray) -> Settled:
+    """Let the uses of lent rows count; those without a use left are consumed, or out where producers roll them again."""
+    columns = engine.columns
+    gone, out = [slots[:0]], [slots[:0]]
+    columns.pending[slots] -= 1
+    for task, status, part in engine.by_pool(slots):
+        if status == COMPLETED:
+            for place in (RESIDENT, LEASED):
+                engine.mark_trained(task, part[columns.place[part] == place], PLACES[place])
+        done = part[(columns.place[part] == LEASED) & (columns.pending[part] == 0)]
+        amount = engine.amount(done)
+        if status in RETURNING:
+            task.ledger.move("leased", "out", amount)
+            task.out += len(done)
+            columns.place[done] = OUT
+            out.append(done)
+            continue
+        if status == COMPLETED:
+            task.leased -= len(done)
+            task.consumed += len(done)
+            task.counters.deletes += len(done)
+        task.ledger.move("leased", "consumed" if status == COMPLETED else STATUSES[status].value, amount)
+        columns.release(done)
+        gone.append(done)
+    return Settled(np.concatenate(gone), np.concatenate(out), slots[:0])
+
+
+def give_back(engine: Engine, slots: IntArray) -> Settled:
+    """Take back the uses of lent rows: hidden ones return to their old place; others may have to go for them."""
+    columns = engine.columns
+    gone, back = [slots[:0]], [slots[:0]]
+    columns.pending[slots] -= 1
+    for task, status, part in engine.by_pool(slots):
+        hidden = part[columns.place[part] == LEASED]
+        if status == COMPLETED:
+            columns.uses[part] -= 1
+            task.counters.samples -= len(part)
+            task.leased -= len(hidden)
+            task.completed.touch(part[columns.place[part] == RESIDENT])
+        engine.lower(task, status, hidden)
+        back.append(hidden)
+        if status == COMPLETED:
+            gone.append(engine.evict_overflow(task))
+    return Settled(np.concatenate(gone), slots[:0], np.concatenate(back))
