@@ -161,7 +161,7 @@ def _print_operations(timed: Mapping[operations.Measured, Timing], plan: Plan) -
     ]
     if skipped:
         notes.append(
-            f"The scanning design is not run at {', '.join(skipped)} rows: it takes seconds per call."
+            f"The scanning design is not run at {', '.join(skipped)} rows: a call takes a second or more."
         )
     print_table("Operations of a Table, median microseconds", header, rows, notes)
 

@@ -1,9 +1,11 @@
 """reroll: a replay buffer for reinforcement learning of language models."""
 
 from reroll._version import __version__
+from reroll.buffer.batch import Batch
 from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.report import Stats
+from reroll.buffer.reservations import Reservation
 from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig
 from reroll.engine.ledger import Amount
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
@@ -20,11 +22,13 @@ from reroll.engine.selectors.specs import (
     Stalest,
     Uniform,
 )
+from reroll.engine.window import StalenessWindow
 from reroll.errors import (
     Closed,
     InvalidArgument,
     InvalidConfig,
     InvalidPriority,
+    LeaseExpired,
     QueryError,
     RerollError,
     UnknownUid,
@@ -39,6 +43,7 @@ from reroll.table import Table, TableInfo
 __all__ = [
     "Amount",
     "AsyncReplayBufferConfig",
+    "Batch",
     "BlockingReplayBuffer",
     "Closed",
     "DictRollout",
@@ -47,6 +52,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidConfig",
     "InvalidPriority",
+    "LeaseExpired",
     "LeastUsed",
     "Lifo",
     "Limiter",
@@ -61,12 +67,14 @@ __all__ = [
     "ReplayBuffer",
     "ReplayBufferConfig",
     "RerollError",
+    "Reservation",
     "Rollout",
     "Row",
     "Sample",
     "SampleInfo",
     "SampleToInsertRatio",
     "Stack",
+    "StalenessWindow",
     "Stalest",
     "Stats",
     "Status",

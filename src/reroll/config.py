@@ -1,6 +1,7 @@
 """ReplayBufferConfig: what a buffer or a table is made from; from code, a dict, YAML, TOML or JSON."""
 
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,13 +20,33 @@ from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.groups import Groups
 from reroll.buffer.put import GroupRules
 from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.buffer.signals import SignalName
 from reroll.engine.engine import Engine
 from reroll.engine.limiters import LIMITERS, Limiter, MinSize, limiter_of, limiter_options
 from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, selector_spec, spec_options
 from reroll.engine.task import TaskSettings
+from reroll.engine.window import StalenessWindow
 from reroll.errors import InvalidArgument, InvalidConfig
 from reroll.table import Table
 from reroll.waiting import LoopWaits
+
+
+def _limiters(value: object) -> tuple[Any, ...]:
+    """Return what `rate_limiter` lists: at most one limiter, and one window."""
+    found: list[Any] = []
+    for part in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(part, Mapping) and part.get("type") == StalenessWindow.type:
+            options = {name: option for name, option in part.items() if name != "type"}
+            try:
+                found.append(StalenessWindow(**options))
+            except TypeError as error:
+                raise InvalidConfig(f"{StalenessWindow.type}: {error}") from None
+        else:
+            found.append(part if isinstance(part, StalenessWindow) else limiter_of(part))
+    windows = [part for part in found if isinstance(part, StalenessWindow)]
+    if len(windows) > 1 or len(found) - len(windows) > 1:
+        raise InvalidConfig("rate_limiter takes one limiter and one StalenessWindow at most")
+    return tuple(found)
 
 
 def _named(names: list[str]) -> WithJsonSchema:
@@ -37,8 +58,11 @@ def _named(names: list[str]) -> WithJsonSchema:
 _Selector = Annotated[
     Any, BeforeValidator(selector_spec), PlainSerializer(spec_options), _named(list(SELECTORS))
 ]
-_Limiter = Annotated[
-    Any, BeforeValidator(limiter_of), PlainSerializer(limiter_options), _named(list(LIMITERS))
+_Limiters = Annotated[
+    tuple[Any, ...],
+    BeforeValidator(_limiters),
+    PlainSerializer(lambda limiters: [limiter_options(limiter) for limiter in limiters]),
+    _named([*LIMITERS, StalenessWindow.type]),
 ]
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -54,11 +78,15 @@ class TaskConfig(BaseModel):
             dropped.
         max_times_sampled: a group leaves after so many samples; None: never.
         min_size: nobody samples until so many groups are there; None: 1 in a buffer, one global batch in a table.
-        rate_limiter: when puts and samples have to wait; it takes the place of `min_size`.
+        rate_limiter: when puts and samples have to wait: a limiter, which takes the place of `min_size`; a
+            StalenessWindow, which holds producers back before they start; or a list of both.
         expire: whether one stale rollout expires its whole group, or only itself.
         on_failed: whether a failed rollout fails its group, or is dropped at put.
         min_group_size: a group is not made smaller than this by dropping failed rollouts; it fails.
         max_attempts: a group that is put more often than this, and still not COMPLETED, is FAILED; None: no limit.
+        max_age: a COMPLETED group goes when its staleness, in versions, is above this; None: no limit.
+        priority_signal: what a group is worth if its put names no priority: "reward_std", "solve_rate" (p(1-p)),
+            "mean_abs_advantage", or a function of its rollouts; None: 1.
         rejected_capacity: how many FAILED and FILTERED groups are kept to be looked at.
 
     """
@@ -70,16 +98,18 @@ class TaskConfig(BaseModel):
     remover: _Selector | None = None
     max_times_sampled: _Count | None = 1
     min_size: _Count | None = None
-    rate_limiter: _Limiter | None = None
+    rate_limiter: _Limiters = ()
     expire: Literal["group", "member"] = "group"
     on_failed: Literal["group", "drop_member"] = "group"
     min_group_size: _Count = 1
     max_attempts: _Count | None = None
+    max_age: Annotated[int, Field(ge=0)] | None = None
+    priority_signal: SignalName | Callable[[Sequence[Any]], float] | None = None
     rejected_capacity: Annotated[int, Field(ge=0)] = 1024
 
     @model_validator(mode="after")
     def _one_limiter(self) -> Self:
-        if self.min_size is not None and self.rate_limiter is not None:
+        if self.min_size is not None and self._limiter() is not None:
             raise InvalidConfig(
                 "give min_size or rate_limiter, not both: every rate limiter has a min_size of its own"
             )
@@ -87,8 +117,14 @@ class TaskConfig(BaseModel):
 
     def limiter(self, min_size: int) -> Limiter:
         """Return the limiter; with this min_size if none is configured."""
-        limiter: Limiter = self.rate_limiter or MinSize(self.min_size or min_size)
-        return limiter
+        return self._limiter() or MinSize(self.min_size or min_size)
+
+    def window(self) -> StalenessWindow | None:
+        """Return the staleness window, if one is configured."""
+        return next((part for part in self.rate_limiter if isinstance(part, StalenessWindow)), None)
+
+    def _limiter(self) -> Limiter | None:
+        return next((part for part in self.rate_limiter if not isinstance(part, StalenessWindow)), None)
 
 
 class ReplayBufferConfig(TaskConfig):
@@ -134,7 +170,7 @@ class ReplayBufferConfig(TaskConfig):
             return self
         own = {field: getattr(override, field) for field in override.model_fields_set}
         if own.keys() & {"min_size", "rate_limiter"}:  # they take each other's place
-            own = {"min_size": None, "rate_limiter": None, **own}
+            own = {"min_size": None, "rate_limiter": (), **own}
         return self.model_copy(update=own)
 
     def build(self) -> ReplayBuffer:
@@ -198,6 +234,7 @@ def _settings(config: TaskConfig) -> TaskSettings:
         remover=config.remover,
         max_times_sampled=config.max_times_sampled,
         limiter=config.limiter(1),
+        window=config.window(),
         rejected_capacity=config.rejected_capacity,
         expires=True,
     )
@@ -209,4 +246,6 @@ def _rules(config: TaskConfig) -> GroupRules:
         on_failed=config.on_failed,
         min_group_size=config.min_group_size,
         max_attempts=config.max_attempts,
+        max_age=config.max_age,
+        signal=config.priority_signal,
     )

@@ -4,6 +4,7 @@ RerollError
 ├── WouldBlock                         the engine cannot do this now; shells wait instead
 ├── WaitTimeout      (TimeoutError)    a wait ended by its timeout; nothing was changed
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
+├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Closed           (RuntimeError)    the table or buffer was shut down
 └── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
     ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
@@ -31,6 +32,10 @@ class UnknownUid(RerollError, KeyError):  # noqa: N818
 
     def __str__(self) -> str:
         return Exception.__str__(self)  # KeyError would show the repr of the message
+
+
+class LeaseExpired(RerollError, TimeoutError):  # noqa: N818
+    """The lease had ended, and groups of it were handed out again; the message names them."""
 
 
 class Closed(RerollError, RuntimeError):  # noqa: N818

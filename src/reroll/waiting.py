@@ -24,6 +24,8 @@ Possible = Callable[[], bool]
 class Waits(Protocol):
     """What a shell needs to wait."""
 
+    next_event: Callable[[], float | None]
+
     async def until(
         self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
     ) -> bool:
@@ -35,6 +37,9 @@ class Waits(Protocol):
     def wake(self) -> None:
         """Wake whoever may go on. Call it after every change."""
 
+    def look_again(self) -> None:
+        """Let sleepers ask anew when the next event is. Call it when it may have come closer."""
+
     def waiting(self, queue: Hashable) -> int:
         """Return how many stand in a queue."""
 
@@ -44,6 +49,22 @@ class _Line:
 
     def __init__(self) -> None:
         self._queues: dict[Hashable, deque[_Waiter]] = {}
+        self.next_event: Callable[[], float | None] = _never
+        """When, by `time.monotonic`, something changes by itself: sleepers look again then."""
+
+    def look_again(self) -> None:
+        """Wake everybody, since the next event may have come closer."""
+        for queue in self._queues.values():
+            for waiter in queue:
+                waiter.wake()
+
+    def _time_left(self, deadline: float | None, what: Callable[[], str]) -> float | None:
+        """Return how long a waiter may sleep. Raises WaitTimeout at its deadline."""
+        now = time.monotonic()
+        if deadline is not None and deadline <= now:
+            raise WaitTimeout(what())
+        times = [moment for moment in (deadline, self.next_event()) if moment is not None]
+        return max(0.0, min(times) - now) if times else None
 
     def wake(self) -> None:
         for first in {id(queue[0]): queue[0] for queue in self._queues.values()}.values():
@@ -101,9 +122,7 @@ class ThreadWaits(_Line):
         self._enter(waiter)
         try:
             while not self._may_go(waiter):
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise WaitTimeout(what())
+                left = self._time_left(deadline, what)
                 condition.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
         finally:
             self._leave(waiter)
@@ -130,9 +149,7 @@ class LoopWaits(_Line):
         self._enter(waiter)
         try:
             while not self._may_go(waiter):
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise WaitTimeout(what())
+                left = self._time_left(deadline, what)
                 woken: asyncio.Future[None] = loop.create_future()
                 waiter.wake = lambda woken=woken: None if woken.done() else woken.set_result(None)  # type: ignore[misc]
                 alarm = None if left is None else loop.call_later(left, waiter.wake)
@@ -157,3 +174,7 @@ def deadline_of(timeout: float | None) -> float | None:
 
 def _nothing() -> None:
     pass
+
+
+def _never() -> float | None:
+    return None

@@ -8,10 +8,13 @@ import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from types import TracebackType
 from typing import Any, TypeVar
 
+from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.groups import Groups
 from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.sample import Sample
 from reroll.waiting import ThreadWaits
 
 T = TypeVar("T")
@@ -22,11 +25,59 @@ class BlockingReplayBuffer:
 
     def __init__(self, groups: Groups) -> None:
         self._lock = threading.Lock()
-        self._buffer = ReplayBuffer(groups, ThreadWaits(self._lock))
+        self._target = ReplayBuffer(groups, ThreadWaits(self._lock))
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._buffer)
+            return len(self._target)
+
+    @wraps(ReplayBuffer.lease)
+    def lease(self, *args: Any, **kwargs: Any) -> "BlockingLease":
+        """Lend groups: `with buffer.lease(...) as batch: ...; batch.ack()`, or `batch = buffer.lease(...).take()`."""
+        return BlockingLease(self._lock, self._target.lease(*args, **kwargs))
+
+
+class BlockingLease:
+    """A lease to be taken, by `with` or by `take()`."""
+
+    def __init__(self, lock: threading.Lock, lease: Lease) -> None:
+        self._lock = lock
+        self._target = lease
+        self._batch: BlockingBatch | None = None
+
+    def take(self) -> "BlockingBatch":
+        """Take the lease; without a context, somebody has to `ack` or `nack` it, or it ends by its `ttl_s`."""
+        with self._lock:
+            return BlockingBatch(self._lock, _completed(_awaited(self._target)))
+
+    def __enter__(self) -> "BlockingBatch":
+        self._batch = self.take()
+        return self._batch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._batch is not None:
+            self._batch.nack()
+
+
+class BlockingBatch:
+    """A Batch whose `ack` and `nack` are plain calls."""
+
+    nack: Callable[[], None]
+    ack: Callable[[], None]
+
+    def __init__(self, lock: threading.Lock, batch: Batch) -> None:
+        self._lock = lock
+        self._target = batch
+        self.id = batch.id
+        self.groups: dict[str, list[list[Any]]] = batch.groups
+        self.samples: dict[str, list[Sample]] = batch.samples
+        self.counts: dict[str, int] = batch.counts
+
+
+async def _awaited(lease: Lease) -> Batch:
+    return await lease
 
 
 def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -43,13 +94,14 @@ def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def _blocking(verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
     @wraps(verb)
-    def call(self: BlockingReplayBuffer, *args: Any, **kwargs: Any) -> T:
+    def call(self: Any, *args: Any, **kwargs: Any) -> T:
         with self._lock:
-            return _completed(verb(self._buffer, *args, **kwargs))
+            return _completed(verb(self._target, *args, **kwargs))
 
     return call
 
 
-for _name, _verb in inspect.getmembers(ReplayBuffer, inspect.iscoroutinefunction):
-    if not _name.startswith("_"):
-        setattr(BlockingReplayBuffer, _name, _blocking(_verb))
+for _source, _twin in ((ReplayBuffer, BlockingReplayBuffer), (Batch, BlockingBatch)):
+    for _name, _verb in inspect.getmembers(_source, inspect.iscoroutinefunction):
+        if not _name.startswith("_"):
+            setattr(_twin, _name, _blocking(_verb))

@@ -5,7 +5,7 @@ or a typed error before anything has changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,14 +14,25 @@ from reroll.buffer.group import Group
 from reroll.buffer.out import Out
 from reroll.buffer.patch import patch_members
 from reroll.buffer.put import Decision, GroupRules, Put, look, row_of
+from reroll.buffer.signals import priority_of
 from reroll.engine.columns import NO_VERSION, IntArray
-from reroll.engine.engine import Engine
+from reroll.engine.engine import Drawn, Engine
+from reroll.engine.lending import Settled, lend, use
 from reroll.engine.priorities import checked_priority
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
 from reroll.errors import InvalidArgument, UnknownUid
 from reroll.query import Scalar
 from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness
 from reroll.rollout.foreign import write_if_present
+from reroll.sample import Sample, sample_infos
+
+
+class Thresholds(NamedTuple):
+    """What a refresh asks for."""
+
+    stale_threshold: int | None
+    token_stale_threshold: int | None
+    retryable: bool
 
 
 class Groups:
@@ -34,6 +45,8 @@ class Groups:
         self.flow = Flow()
         self.out = Out(out_ttl_s)
         self.rules_of = rules_of
+        self.on_hand_out: Callable[[list[int]], None] = _nothing
+        self._thresholds: dict[str, Thresholds] = {}  # of each task's last refresh
         self._groups: list[Group | None] = []  # by slot
         self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
 
@@ -66,7 +79,7 @@ class Groups:
             stale_threshold=stale_threshold,
             token_stale_threshold=token_stale_threshold,
         )
-        weight = 1.0 if priority is None else checked_priority(priority)
+        weight = priority_of(members, rules.signal) if priority is None else checked_priority(priority)
         checked_tags = _checked_tags(tags)
         continues = self.out.recognise(items, uid)
         attempt = 1
@@ -98,25 +111,24 @@ class Groups:
         completed = put.decide().status is Status.COMPLETED
         return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
 
-    def put(self, put: Put) -> int | None:
-        """Carry out a put and return the uid, None if the group was dropped. Raises WouldBlock."""
+    def put(self, put: Put, *, wait: bool = True) -> int | None:
+        """Carry out a put and return the uid, None if the group was dropped. Raises WouldBlock, if it has to wait."""
         decision = put.decide()
-        if decision.status is Status.COMPLETED:
+        if wait and decision.status is Status.COMPLETED:
             self.engine.check_admission(put.task, put.summary.num_bytes)
-        put.task.learn_step(put.current_train_step)
+        self.learn_step(put.task, put.current_train_step)
         put.apply_to_rollouts(decision)
         slot, gone = self._enter(put, decision)
         uid = int(self.engine.columns.uid[slot]) or self.engine.last_uid  # 0: the remover chose the newcomer
         for item in put.items:
             write_if_present(item, "group_uid", uid)
         self._store(slot, Group(uid, put.items, put.summary))
-        self.flow.put(put.task.name, put.summary, decision.status)
-        if decision.expired and put.retryable:
-            self._expire_members(put.task, slot, {m: decision.staleness[m] for m in decision.expired})
-        elif decision.expired:
-            gone = np.array([slot])
-            self._drop_expired(put.task, EXPIRED, gone)
+        self.flow.put(put.task.name, put.summary, decision.status, put.items)
+        if decision.dropped:
+            self._drop_expired(put.task, EXPIRED, np.array([slot]))
             return None
+        if decision.expired:
+            self._expire_members(put.task, slot, {m: decision.staleness[m] for m in decision.expired})
         self._forget(gone)
         return uid if uid in self._slot_of else None
 
@@ -130,12 +142,62 @@ class Groups:
         for slot, told in zip(slots.tolist(), columns.staleness[slots].tolist(), strict=True):
             group = self._group(slot)
             if status == COMPLETED:
-                self.flow.trained(task.name, group, task.step)
+                self.flow.trained(task.name, group, task.step, int(columns.uses[slot]))
             handed.append(group.shown(task.step, told))
             if status in RETURNING:
                 self.out.add(group)
+        self._note(task, status, slots)
         self._forget(gone)
         return handed
+
+    def sample(self, task: Task, n: int, *, replace: bool) -> list[Sample]:
+        """Draw n COMPLETED groups, or all if there are fewer; those without a use left go. Raises WouldBlock."""
+        drawn = self.engine.draw(task, n, replace=replace)
+        samples = self._samples(task, drawn)
+        for sample, slot in zip(samples, drawn.slots.tolist(), strict=True):
+            self.flow.trained(task.name, self._group(slot), task.step, sample.info.times_sampled)
+        self._note(task, COMPLETED, drawn.slots)
+        self._forget(drawn.gone)
+        return samples
+
+    def lend(self, task: Task, status: int, n: int) -> list[Sample]:
+        """Lend n groups, or all if there are fewer. Raises WouldBlock."""
+        drawn = lend(self.engine, task, status, n)
+        self._note(task, status, drawn.slots)
+        return self._samples(task, drawn)
+
+    def use(self, uids: Iterable[int]) -> None:
+        """Let groups that are still resident count a use, as if they had been lent."""
+        slots = self.resident_slots(uids)
+        self.count_trained(slots)
+        self.settle(use(self.engine, slots))
+
+    def held_slots(self, uids: Iterable[int]) -> IntArray:
+        """Return where lent groups are, if they still are."""
+        slots = self.slots(uid for uid in uids if uid in self._slot_of)
+        return slots[self.engine.columns.pending[slots] > 0]
+
+    def count_trained(self, slots: IntArray) -> None:
+        """Count what a trainer says it has used."""
+        for task, status, part in self.engine.by_pool(slots):
+            if status == COMPLETED:
+                for slot, use in zip(part.tolist(), self.engine.columns.uses[part].tolist(), strict=True):
+                    self.flow.trained(task.name, self._group(slot), task.step, use)
+
+    def settle(self, settled: Settled) -> None:
+        """Follow what became of rows whose lease ended."""
+        for slot in settled.out.tolist():
+            self.out.add(self._group(slot))
+        self._forget(settled.gone)
+
+    def recheck(self, slots: IntArray) -> None:
+        """Let rows that came back expire, if a refresh would have let them meanwhile."""
+        for task, status, part in self.engine.by_pool(slots):
+            self.learn_step(task, None)
+            rule = self._thresholds.get(task.name)
+            if rule is not None and status in (COMPLETED, *self.expirable(task.name)):
+                stale = self.engine.stale(task, status, rule.stale_threshold, rule.token_stale_threshold)
+                self._expire(task, status, part[np.isin(part, stale)], rule)
 
     def peek(self, uids: Iterable[int]) -> list[list[Any]]:
         """Return groups without taking them. Raises UnknownUid."""
@@ -148,32 +210,38 @@ class Groups:
 
     # --- expiry
 
-    def refresh(
-        self,
-        task: Task,
-        statuses: Iterable[int],
-        *,
-        stale_threshold: int | None,
-        token_stale_threshold: int | None,
-        retryable: bool,
-    ) -> int:
+    def learn_step(self, task: Task, step: int | None) -> None:
+        """Tell a task its training step; what is older than its age limit goes."""
+        task.learn_step(step)
+        max_age = self.rules_of(task.name).max_age
+        if max_age is not None:
+            too_old = self.engine.stale(task, COMPLETED, max_age + 1, None)
+            if len(too_old):
+                self._drop_expired(task, COMPLETED, too_old)
+
+    def refresh(self, task: Task, statuses: Iterable[int], thresholds: Thresholds) -> int:
         """Expire what is too stale as of the task's step; return how many groups newly did. O(what expires)."""
+        self._thresholds[task.name] = thresholds
         count = 0
         for status in statuses:
             self.engine.forget_told_staleness(task, status)
-            slots = self.engine.stale(task, status, stale_threshold, token_stale_threshold)
-            if not len(slots):
-                continue
+            slots = self.engine.stale(
+                task, status, thresholds.stale_threshold, thresholds.token_stale_threshold
+            )
             count += len(slots) if status != EXPIRED else 0
-            if not retryable:
-                self._drop_expired(task, status, slots)
-            elif self.rules_of(task.name).expire == "group":
-                self._expire_groups(task, status, slots)
-            else:
-                for slot in slots.tolist():
-                    members = self._stale_members(task, slot, stale_threshold, token_stale_threshold)
-                    self._expire_members(task, slot, members)
+            self._expire(task, status, slots, thresholds)
         return count
+
+    def _expire(self, task: Task, status: int, slots: IntArray, thresholds: Thresholds) -> None:
+        if not len(slots):
+            return
+        if not thresholds.retryable:
+            self._drop_expired(task, status, slots)
+        elif self.rules_of(task.name).expire == "group":
+            self._expire_groups(task, status, slots)
+        else:
+            for slot in slots.tolist():
+                self._expire_members(task, slot, self._stale_members(task, slot, thresholds))
 
     # --- one by one
 
@@ -185,11 +253,10 @@ class Groups:
         self._forget(slots)
         return len(slots)
 
-    def forget_overdue(self, now: float) -> None:
-        """Give up groups that are out for too long."""
+    def forget_overdue(self, now: float) -> bool:
+        """Give up groups that are out for too long; return whether there were any."""
         self.out.now = now
-        if overdue := self.out.overdue():
-            self.forget_out(overdue)
+        return bool((overdue := self.out.overdue()) and self.forget_out(overdue))
 
     def forget_out(self, uids: Iterable[int]) -> int:
         """Give up groups that are out, and count them as deleted; others are passed over."""
@@ -258,7 +325,7 @@ class Groups:
         if (
             put.continues is None or put.continues not in self.out
         ):  # given up while the put waited: then it is new
-            slot, gone = self.engine.insert(put.task, put.row(decision), decision.code)
+            slot, gone = self.engine.insert(put.task, put.row(decision), decision.code, admitted=True)
         else:
             slot = self._slot_of[put.continues]
             self.out.discard(self._group(slot))
@@ -270,9 +337,20 @@ class Groups:
                 columns.tags[slot] = put.tags
         return slot, gone
 
-    def _stale_members(
-        self, task: Task, slot: int, stale_threshold: int | None, token_stale_threshold: int | None
-    ) -> dict[int, int]:
+    def _samples(self, task: Task, drawn: Drawn) -> list[Sample]:
+        staleness = self.engine.columns.staleness[drawn.slots].tolist()
+        groups = [
+            self._group(slot).shown(task.step, told)
+            for slot, told in zip(drawn.slots.tolist(), staleness, strict=True)
+        ]
+        return list(map(Sample, groups, sample_infos(drawn.uid.tolist(), drawn)))
+
+    def _note(self, task: Task, status: int, slots: IntArray) -> None:
+        """Tell who keeps leases that groups are with somebody else now; replayed ones are with many at once."""
+        if status != COMPLETED or task.settings.max_times_sampled == 1:
+            self.on_hand_out([self._group(slot).uid for slot in slots.tolist()])
+
+    def _stale_members(self, task: Task, slot: int, thresholds: Thresholds) -> dict[int, int]:
         """Return the staleness of those members of a row that are too stale."""
         group, step = self._group(slot), task.step or 0
         return {
@@ -282,8 +360,8 @@ class Groups:
                 oldest,
                 trainable,
                 step,
-                stale_threshold=stale_threshold,
-                token_stale_threshold=token_stale_threshold,
+                stale_threshold=thresholds.stale_threshold,
+                token_stale_threshold=thresholds.token_stale_threshold,
             )
         }
 
@@ -323,11 +401,18 @@ class Groups:
 
     def _drop_expired(self, task: Task, status: int, slots: IntArray) -> None:
         """Drop groups as too stale, and let go of their data."""
+        columns = self.engine.columns
+        # A trainer may still work on what it was given.
+        unseen = slots[(columns.trained[slots] == 0) & (columns.pending[slots] == 0)]
         self.engine.drop(task, status, slots)
-        for slot in slots.tolist():
+        for slot in unseen.tolist():
             for item in self._group(slot).items:
                 release(item)
         self._forget(slots)
+
+
+def _nothing(_: list[int]) -> None:
+    pass
 
 
 def _checked_tags(tags: Mapping[str, Scalar] | None) -> dict[str, Scalar] | None:

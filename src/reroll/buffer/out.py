@@ -38,10 +38,16 @@ class Out:
         found: list[int] = []
         if self._ttl_s is not None:
             for uid, since in self._since.items():
-                if self.now - since <= self._ttl_s:
+                if self.now - since < self._ttl_s:
                     break
                 found.append(uid)
         return found
+
+    def next_deadline(self) -> float | None:
+        """Return when the next group has been out for too long."""
+        if self._ttl_s is None or not self._since:
+            return None
+        return next(iter(self._since.values())) + self._ttl_s
 
     def recognise(self, items: Iterable[Any], uid: int | None) -> int | None:
         """Return the uid of the group that these rollouts continue, None if they are a new one.

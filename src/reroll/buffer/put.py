@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from reroll.buffer.signals import Signal
 from reroll.engine.columns import NO_VERSION
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import InvalidArgument
@@ -35,6 +36,8 @@ class GroupRules:
     on_failed: Literal["group", "drop_member"] = "group"
     min_group_size: int = 1
     max_attempts: int | None = None
+    max_age: int | None = None
+    signal: Signal | None = None
 
 
 class Decision(NamedTuple):
@@ -45,6 +48,8 @@ class Decision(NamedTuple):
     """Of each member."""
     expired: tuple[int, ...]
     """The members that are too stale."""
+    dropped: bool
+    """Whether it is too old to be kept at all, even to be rolled again."""
 
     @property
     def code(self) -> int:
@@ -70,14 +75,14 @@ class Put:
     attempt: int
     priority: float
     tags: Mapping[str, Any] | None
-    _decided: dict[int | None, Decision] = field(default_factory=dict)
+    _decided: dict[tuple[int | None, int | None], Decision] = field(default_factory=dict)
 
     def decide(self) -> Decision:
         """Return status and staleness of the group as of now."""
-        step = self._step()
-        if step not in self._decided:
-            self._decided[step] = self._decide(step)
-        return self._decided[step]
+        step, now = self._step(), self.task.step
+        if (step, now) not in self._decided:
+            self._decided[step, now] = self._decide(step)
+        return self._decided[step, now]
 
     def _decide(self, step: int | None) -> Decision:
         if step is None:
@@ -86,12 +91,15 @@ class Put:
             staleness = tuple(version_staleness(v, step) for v in self.summary.member_versions)
         status = self.summary.status
         expired = self._expired(staleness, step) if can_expire(status, self.rules.expire) else ()
+        dropped = bool(expired) and not self.retryable
+        if status is Status.COMPLETED and self._is_too_old():
+            expired, dropped = tuple(range(len(staleness))), True
         if expired:
             status = Status.EXPIRED
         limit = self.rules.max_attempts
         if limit is not None and self.attempt > limit and status in (Status.ABORTED, Status.EXPIRED):
-            status, expired = Status.FAILED, ()
-        return Decision(status, staleness, expired)
+            status, expired, dropped = Status.FAILED, (), False
+        return Decision(status, staleness, expired, dropped)
 
     def apply_to_rollouts(self, decision: Decision) -> None:
         """Stamp, write the staleness, and mark what failed for good."""
@@ -113,6 +121,11 @@ class Put:
         if self.current_train_step is None:
             return None
         return max(self.current_train_step, -1 if self.task.step is None else self.task.step)
+
+    def _is_too_old(self) -> bool:
+        limit, version = self.rules.max_age, self.summary.version
+        steps = [step for step in (self.task.step, self.current_train_step) if step is not None]
+        return limit is not None and version is not None and bool(steps) and max(steps) - version - 1 > limit
 
     def _expired(self, staleness: tuple[int, ...], step: int | None) -> tuple[int, ...]:
         if step is None:

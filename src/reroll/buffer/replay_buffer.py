@@ -1,5 +1,6 @@
 """ReplayBuffer: the asyncio shell. It checks arguments and waits; what happens is decided below it."""
 
+import dataclasses
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from reroll.buffer.arguments import (
+    checked_count,
     checked_sizes,
     checked_statuses,
     checked_step,
@@ -15,15 +17,20 @@ from reroll.buffer.arguments import (
     checked_thresholds,
     checked_uids,
 )
-from reroll.buffer.groups import Groups
-from reroll.buffer.report import Stats, stats_of
+from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.groups import Groups, Thresholds
+from reroll.buffer.leases import Leases
+from reroll.buffer.report import Stats, metrics_of, stats_of
+from reroll.buffer.reservations import Reservation, Reservations
 from reroll.engine.ledger import Amount
+from reroll.engine.limiters import Limiter, limiter_of
 from reroll.engine.priorities import checked_priority
 from reroll.engine.rows import Row, find, rows_of
 from reroll.engine.task import COMPLETED, STATUS_CODE, Task
 from reroll.errors import Closed, InvalidArgument
 from reroll.query import FIELDS, Query, Scalar, parse_query
 from reroll.rollout import Status
+from reroll.sample import Sample
 from reroll.waiting import Waits, deadline_of
 
 Where = Mapping[str, Any] | Query
@@ -45,6 +52,10 @@ class ReplayBuffer:
         self._clock = clock
         self._closed = False
         self._put_ids: OrderedDict[Hashable, int | None] = OrderedDict()
+        self._leases = Leases(groups)
+        self._reservations = Reservations()
+        waits.next_event = self._next_event
+        groups.flow.started = clock()
 
     def __len__(self) -> int:
         """Return how many groups are resident, whatever their status."""
@@ -66,12 +77,13 @@ class ReplayBuffer:
         tags: Mapping[str, Scalar] | None = None,
         uid: int | None = None,
         put_id: Hashable = None,
+        reservation: Reservation | None = None,
         timeout: float | None = None,
     ) -> int | None:
         """Put a group of rollouts, and return its uid; None if it was dropped, or there was nothing to put.
 
-        A COMPLETED group waits until the limiter allows it and there is room; all others never wait. From then on the
-        buffer owns the group.
+        A COMPLETED group waits until the limiter allows it and there is room; all others, and those under a
+        reservation, never wait. From then on the buffer owns the group.
 
         Args:
             items: the rollouts of one prompt.
@@ -86,6 +98,7 @@ class ReplayBuffer:
             tags: names and values to query by.
             uid: the group that these rollouts continue, if they are other objects than those that were taken.
             put_id: a put of an id that was seen before stores nothing, and returns what the first one returned.
+            reservation: what `reserve` gave; this group is one of its. One that has ended by time is as none.
             timeout: seconds to wait at most.
 
         Raises InvalidArgument (naming rollout and field), WaitTimeout, Closed: then nothing has changed.
@@ -118,7 +131,9 @@ class ReplayBuffer:
             put_id is not None and put_id in self._put_ids
         ):  # carried out by another call while this one waited
             return self._put_ids[put_id]
-        stored = self._groups.put(plan)
+        stored = self._groups.put(plan, wait=reservation is None)
+        if reservation is not None:
+            self._reservations.settle(reservation)
         if put_id is not None:
             self._put_ids[put_id] = stored
             if len(self._put_ids) > _REMEMBERED_PUT_IDS:
@@ -152,27 +167,78 @@ class ReplayBuffer:
         among those that want the same. COMPLETED groups are consumed by this; ABORTED and EXPIRED ones are out until
         they are put again. Raises InvalidArgument at once for what can never be met, WaitTimeout, Closed.
         """
-        self._check_open()
-        deadline = deadline_of(timeout)
-        status = STATUS_CODE[Status.of(group_status)]
-        sizes = checked_sizes(task_batch_sizes)
-        step = checked_step("train_step", train_step)
-        wanted = {self._engine.task(name): max(n, 0) for name, n in sizes.items()}
-        if wait:
-            self._check_can_be_met(wanted, status)
-            await self._until(
-                "take",
-                {(status, task.name): task for task, n in wanted.items() if n},
-                lambda: self._is_ready(wanted, status),
-                deadline,
-            )
-        groups: dict[str, list[list[Any]]] = {}
-        for task, n in wanted.items():
-            task.learn_step(step)
-            count = self._engine.available(task, status, n)
-            groups[task.name] = self._groups.take(task, status, count) if count else []
+        wanted, status = await self._batch(task_batch_sizes, group_status, wait, timeout, train_step)
+        groups = {task.name: self._groups.take(task, status, n) if n else [] for task, n in wanted.items()}
         self._waits.wake()
         return groups, {name: len(taken) for name, taken in groups.items()}
+
+    def lease(
+        self,
+        task_batch_sizes: Mapping[str, int],
+        *,
+        group_status: Status | str = Status.COMPLETED,
+        wait: bool = False,
+        timeout: float | None = None,
+        ttl_s: float | None = None,
+        train_step: int | None = None,
+    ) -> Lease:
+        """Lend groups as `take_batch` takes them; they are consumed when the holder acknowledges them.
+
+        `async with buffer.lease(...) as batch: ...; await batch.ack()`, or `batch = await buffer.lease(...)`. Without
+        `ack` they come back to their old place: by `batch.nack()`, by leaving the context, or after `ttl_s` seconds.
+        Where groups are used several times, a lease draws as `sample` does: `ack` counts the use, `nack` gives it back.
+        """
+        return Lease(
+            lambda: self._lend(
+                task_batch_sizes,
+                group_status=group_status,
+                wait=wait,
+                timeout=timeout,
+                ttl_s=ttl_s,
+                train_step=train_step,
+            )
+        )
+
+    async def sample(
+        self,
+        n: int,
+        task_name: str,
+        *,
+        timeout: float | None = None,
+        replace: bool = False,
+        allow_short: bool = False,
+        train_step: int | None = None,
+    ) -> list[Sample]:
+        """Draw n COMPLETED groups of a task without taking them; a group goes after `max_times_sampled` draws.
+
+        Waits until n distinct groups can be drawn; with `allow_short` it gives what is there instead. With `replace`,
+        samplers that draw by chance may draw a group more than once, within its use limit. Raises InvalidArgument at
+        once for what can never be met, WaitTimeout, Closed.
+        """
+        self._check_open()
+        deadline = deadline_of(timeout)
+        count = checked_count("n", n)
+        if count < 1:
+            raise InvalidArgument(f"n must be at least 1, not {n}")
+        step = checked_step("train_step", train_step)
+        task = self._engine.task(checked_task(task_name))
+        if allow_short:
+            self._groups.learn_step(task, step)
+            count = self._engine.available(task, COMPLETED, count)
+        else:
+            if not replace:
+                self._check_can_be_met({task: count}, COMPLETED)
+            await self._until(
+                "sample",
+                {(COMPLETED, task_name): task},
+                lambda: self._engine.can_draw(task, count, replace=replace),
+                deadline,
+            )
+            self._groups.learn_step(task, step)
+            count = self._engine.available(task, COMPLETED, count) if not replace else count
+        samples = self._groups.sample(task, count, replace=replace) if count else []
+        self._waits.wake()
+        return samples
 
     async def is_ready(
         self, task_batch_sizes: Mapping[str, int], *, group_status: Status | str = Status.COMPLETED
@@ -226,16 +292,68 @@ class ReplayBuffer:
         expired = {}
         for name in dict.fromkeys((*thresholds, *by_token)):
             task = self._engine.task(name)
-            task.learn_step(step)
-            expired[name] = self._groups.refresh(
-                task,
-                chosen or self._groups.expirable(name),
-                stale_threshold=thresholds.get(name),
-                token_stale_threshold=by_token.get(name),
-                retryable=retryable.get(name, True),
-            )
+            self._groups.learn_step(task, step)
+            asked = Thresholds(thresholds.get(name), by_token.get(name), retryable.get(name, True))
+            expired[name] = self._groups.refresh(task, chosen or self._groups.expirable(name), asked)
         self._waits.wake()
         return expired
+
+    # --- admission
+
+    async def reserve(
+        self, n: int, task_name: str, *, timeout: float | None = None, ttl_s: float | None = None
+    ) -> Reservation:
+        """Wait until n groups may be started so that all can be trained in time; see `StalenessWindow`.
+
+        Each group is settled by `put(..., reservation=...)`, the rest by `release` or after `ttl_s` seconds. Without a
+        window it is granted at once. Raises InvalidArgument for more than the window ever allows, WaitTimeout, Closed.
+        """
+        self._check_open()
+        deadline, ends = deadline_of(timeout), deadline_of(ttl_s)
+        count = checked_count("n", n)
+        task = self._engine.task(checked_task(task_name))
+        window = task.settings.window
+        if count < 1 or (window is not None and count > window.largest):
+            raise InvalidArgument(
+                f"n must be at least 1{'' if window is None else f', and at most {window.largest} under {window}'}, not {n}"
+            )
+        await self._until(
+            "reserve", {("reserve", task_name): task}, lambda: task.may_start() >= count, deadline
+        )
+        reservation = self._reservations.make(task, count, ends)
+        self._waits.look_again()
+        return reservation
+
+    async def release(self, reservation: Reservation) -> int:
+        """Give up the groups of a reservation that were not put; return how many those were."""
+        self._check_open()
+        self._reservations.check(reservation, getattr(reservation, "task_name", ""))
+        released = self._reservations.release(reservation)
+        self._waits.wake()
+        return released
+
+    async def advance(self, step: int, *, version: int | None = None) -> None:
+        """Tell that training step `step` is done, and which version of the weights generates from now on.
+
+        Without `version`: the last multiple of the window's `sync_interval`.
+        """
+        self._check_open()
+        done = checked_step("step", step)
+        serving = checked_step("version", version)
+        if done is None:
+            raise InvalidArgument("step must be told: the training step that is done")
+        self._engine.advanced = (done, serving)
+        for task in self._engine.tasks.values():
+            task.advance(done, serving)
+            self._groups.learn_step(task, done)
+        self._waits.wake()
+
+    async def set_rate_limiter(self, task_name: str, rate_limiter: Limiter) -> None:
+        """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed."""
+        self._check_open()
+        task = self._engine.task(checked_task(task_name))
+        task.settings = dataclasses.replace(task.settings, limiter=limiter_of(rate_limiter))
+        self._waits.wake()
 
     # --- count and look
 
@@ -339,12 +457,25 @@ class ReplayBuffer:
     async def metrics(self) -> dict[str, float]:
         """Return a flat dict of numbers, ready for W&B or TensorBoard."""
         self._check_open()
-        from reroll.buffer.report import metrics_of
-
         return metrics_of(self._groups, self._clock())
 
+    async def ack_lease(self, lease: int) -> None:
+        """Acknowledge a lease by its id; what `Batch.ack` does."""
+        self._check_open()
+        try:
+            self._leases.ack(lease)
+        finally:
+            self._waits.wake()
+
+    async def nack_lease(self, lease: int) -> None:
+        """Give a lease back by its id; what `Batch.nack` does."""
+        if not self._closed:  # closing gives all back
+            self._leases.nack(lease)
+            self._waits.wake()
+
     async def close(self) -> None:
-        """Close the buffer: every waiting call, and every later one, raises Closed."""
+        """Close the buffer: leases come back, and every waiting or later call raises Closed."""
+        self._leases.give_back_all()
         self._closed = True
         self._waits.wake()
 
@@ -353,7 +484,24 @@ class ReplayBuffer:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the buffer was closed")
-        self._groups.forget_overdue(self._clock())
+        self._pass_time()
+
+    def _pass_time(self) -> None:
+        """Let happen what happens by itself: leases, reservations and groups that are out come to their end."""
+        now = self._clock()
+        ended = self._groups.forget_overdue(now)
+        ended |= self._leases.end_overdue(now)
+        ended |= self._reservations.end_overdue(now)
+        if ended:
+            self._waits.wake()
+
+    def _next_event(self) -> float | None:
+        ends = (
+            self._leases.next_deadline(),
+            self._reservations.next_deadline(),
+            self._groups.out.next_deadline(),
+        )
+        return min((end for end in ends if end is not None), default=None)
 
     def _wanted(self, sizes: Mapping[str, int]) -> dict[Task, int]:
         return {self._engine.task(name): max(n, 0) for name, n in checked_sizes(sizes).items()}
@@ -393,10 +541,57 @@ class ReplayBuffer:
         self, queues: Iterable[Hashable], possible: Callable[[], bool], deadline: float | None, what: str
     ) -> bool:
         waited = await self._waits.until(
-            queues, lambda: self._closed or possible(), deadline, lambda: self._timed_out(what)
+            queues,
+            lambda: self._closed or self._is_possible(possible),
+            deadline,
+            lambda: self._timed_out(what),
         )
         self._check_open()
         return waited
+
+    def _is_possible(self, possible: Callable[[], bool]) -> bool:
+        if self._next_event() is not None:
+            self._pass_time()
+        return possible()
+
+    async def _batch(
+        self,
+        sizes: Mapping[str, int],
+        group_status: Status | str,
+        wait: bool,
+        timeout: float | None,
+        train_step: int | None,
+    ) -> tuple[dict[Task, int], int]:
+        """Check what is wanted, wait for it if asked, and return how many groups can be handed out now, by task."""
+        self._check_open()
+        deadline = deadline_of(timeout)
+        status = STATUS_CODE[Status.of(group_status)]
+        wanted = self._wanted(sizes)
+        step = checked_step("train_step", train_step)
+        if wait:
+            self._check_can_be_met(wanted, status)
+            queues: dict[Hashable, Task] = {(status, task.name): task for task, n in wanted.items() if n}
+            await self._until("take", queues, lambda: self._is_ready(wanted, status), deadline)
+        for task in wanted:
+            self._groups.learn_step(task, step)
+        return {task: self._engine.available(task, status, n) for task, n in wanted.items()}, status
+
+    async def _lend(
+        self,
+        sizes: Mapping[str, int],
+        *,
+        group_status: Status | str,
+        wait: bool,
+        timeout: float | None,
+        ttl_s: float | None,
+        train_step: int | None,
+    ) -> Batch:
+        ends = deadline_of(ttl_s)
+        wanted, status = await self._batch(sizes, group_status, wait, timeout, train_step)
+        lease, held = self._leases.lend(wanted, status, ends)
+        self._waits.wake()
+        self._waits.look_again()
+        return Batch(self, lease, held)
 
     def _timed_out(self, what: str) -> str:
         tasks = {

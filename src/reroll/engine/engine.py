@@ -73,6 +73,7 @@ class Engine:
         self.columns = Columns()
         self.tasks: dict[str, Task] = {}
         self.rng = np.random.Generator(np.random.PCG64(seed))
+        self.advanced: tuple[int, int | None] = (0, None)  # as told last, for tasks that come later
         self.last_uid = 0
         self.last_tick = 0  # of the clock that orders inserts and priority updates
 
@@ -83,6 +84,7 @@ class Engine:
         found = self.tasks.get(name)
         if found is None:
             found = Task(name, len(self.tasks), self.settings_of(name), self.columns)
+            found.advance(*self.advanced)
             self.tasks[name] = found
         return found
 
@@ -104,6 +106,12 @@ class Engine:
             count = bisect_left(range(1, count + 1), x=True, key=lambda k: not task.can_sample(k))
         return count if task.completed.sampler.can_pick(count, self.rng) else 0
 
+    def can_draw(self, task: Task, n: int, *, replace: bool) -> bool:
+        """Return whether n samples can be drawn now."""
+        if replace:
+            return len(task.completed) > 0 and task.can_sample(n)
+        return self.available(task, COMPLETED, n) >= n
+
     def staleness(self, slots: IntArray) -> IntArray:
         """Return staleness as of the steps of the tasks: derived where there are versions, else as told."""
         columns = self.columns
@@ -121,12 +129,15 @@ class Engine:
 
     # --- entering
 
-    def insert(self, task: Task, values: Mapping[str, float], status: int = COMPLETED) -> Inserted:
+    def insert(
+        self, task: Task, values: Mapping[str, float], status: int = COMPLETED, *, admitted: bool = False
+    ) -> Inserted:
         """Insert a group; its columns are `values`. COMPLETED ones wait: WouldBlock while limiter or room forbid it.
 
+        `admitted` says that it was decided before that this one may enter.
         Overflow is dealt with in the same step: the remover chooses among the residents and the newcomer.
         """
-        if status == COMPLETED:
+        if status == COMPLETED and not admitted:
             self.check_admission(task, int(values.get("num_bytes", 0)))
         slot = self._write(task, values)
         return Inserted(slot, self._settle(task, status, slot))
@@ -153,10 +164,8 @@ class Engine:
         return slot
 
     def insert_again(self, slot: int, values: Mapping[str, float], status: int) -> Inserted:
-        """Insert a group that is out: same uid, one more attempt, at the end of the line."""
+        """Insert a group that is out, and was admitted: same uid, one more attempt, at the end of the line."""
         columns, task = self.columns, self._task_of(slot)
-        if status == COMPLETED:
-            self.check_admission(task, int(values.get("num_bytes", 0)))
         before = self.amount(np.array([slot]))
         task.out -= 1
         task.ledger.move("out", "resident", before)
@@ -193,13 +202,22 @@ class Engine:
             task.counters.samples += int(times.sum()) - len(slots)
         self.count_use(task, slots)
         self.mark_trained(task, slots, "resident")
-        limit = task.settings.max_times_sampled
-        done = slots[:0] if limit is None else slots[self.columns.uses[slots] >= limit]
-        drawn = drawn._replace(times_sampled=self.columns.uses[drawn.slots].astype(np.int64), gone=done)
-        task.completed.touch(np.setdiff1d(slots, done, assume_unique=True) if len(done) else slots)
-        if len(done):
-            self._consume(task, done)
-        return drawn
+        times_sampled = self.columns.uses[drawn.slots].astype(np.int64)
+        return drawn._replace(times_sampled=times_sampled, gone=self.let_go_used(task, slots))
+
+    def let_go_used(self, task: Task, slots: IntArray) -> IntArray:
+        """Follow a new use of resident COMPLETED rows: let those go that have none left, and return them."""
+        columns, limit = self.columns, task.settings.max_times_sampled
+        used_up = np.zeros(len(slots), np.bool_) if limit is None else columns.uses[slots] >= limit
+        task.completed.touch(slots[~used_up])
+        lent = used_up & (columns.pending[slots] > 0)  # may come back: they wait for their lease to end
+        if lent.any():
+            self.lift(task, COMPLETED, slots[lent], LEASED)
+            task.leased += int(lent.sum())
+        gone = slots[used_up & ~lent]
+        if len(gone):
+            self._consume(task, gone)
+        return gone
 
     def take(self, task: Task, status: int, n: int) -> tuple[IntArray, IntArray]:
         """Take up to n groups out, in the sampler's order; return their slots, and which of them have no row any more.
@@ -294,6 +312,10 @@ class Engine:
         task.pools[status].remove(slots)
         if status != EXPIRED:
             self.refund(task, status, slots)
+        held = slots[columns.pending[slots] > 0]
+        if len(held):  # a trainer works on them; what comes back will be new data
+            self.mark_trained(task, held, "resident")
+            columns.pending[held] = 0
         before = self.amount(slots)
         for name, column in values.items():
             getattr(columns, name)[slots] = column

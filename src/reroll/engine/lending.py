@@ -43,6 +43,21 @@ def lend(engine: Engine, task: Task, status: int, n: int) -> Drawn:
     return drawn._replace(times_sampled=columns.uses[slots].astype(np.int64))
 
 
+def use(engine: Engine, slots: IntArray) -> Settled:
+    """Let resident rows count a use, as if lent and acknowledged at once."""
+    gone, out = [slots[:0]], [slots[:0]]
+    for task, status, part in engine.by_pool(slots):
+        if status in RETURNING:
+            engine.lift(task, status, part, OUT)
+            task.out += len(part)
+            out.append(part)
+        elif status == COMPLETED:
+            engine.count_use(task, part)
+            engine.mark_trained(task, part, "resident")
+            gone.append(engine.let_go_used(task, part))
+    return Settled(np.concatenate(gone), np.concatenate(out), slots[:0])
+
+
 def acknowledge(engine: Engine, slots: IntArray) -> Settled:
     """Let the uses of lent rows count; those without a use left are consumed, or out where producers roll them again."""
     columns = engine.columns

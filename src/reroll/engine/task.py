@@ -123,9 +123,9 @@ class Task:
         """Learn that a training step is done, and which weights generate from now on."""
         if step > self.advanced:
             self.advanced, self.consumed = step, 0
+            self.learn_step(step)
         interval = 1 if self.settings.window is None else self.settings.window.sync_interval
         self.serving = max(self.serving, step - step % interval if version is None else version)
-        self.learn_step(step)
 
     def can_sample(self, k: int) -> bool:
         """Return whether the limiter allows k samples now."""

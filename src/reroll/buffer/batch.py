@@ -1,0 +1,65 @@
+"""What `lease` gives: a batch that is consumed when its holder says so."""
+
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Protocol
+
+from reroll.buffer.leases import Held
+from reroll.sample import Sample
+
+
+class _Holder(Protocol):
+    async def ack_lease(self, lease: int) -> None: ...
+    async def nack_lease(self, lease: int) -> None: ...
+
+
+class Batch:
+    """Groups under a lease, by task. `ack` consumes them; until then they come back if anything goes wrong."""
+
+    def __init__(self, holder: _Holder, lease: int, held: Held) -> None:
+        self._holder = holder
+        self._done = False
+        self.id = lease
+        self.groups: dict[str, list[list[Any]]] = held.groups
+        self.samples: dict[str, list[Sample]] = held.samples
+        """The same groups with what is known of the draw that chose each."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many groups there are, by task."""
+        return {name: len(groups) for name, groups in self.groups.items()}
+
+    async def ack(self) -> None:
+        """Consume the groups. Raises LeaseExpired if the lease had ended and some were handed out again."""
+        self._done = True
+        await self._holder.ack_lease(self.id)
+
+    async def nack(self) -> None:
+        """Give the groups back, to their old place."""
+        if not self._done:
+            self._done = True
+            await self._holder.nack_lease(self.id)
+
+
+class Lease:
+    """A lease to be taken: `async with buffer.lease(...) as batch`, or `batch = await buffer.lease(...)`.
+
+    Leaving the context without `ack`, or by an exception, gives the groups back.
+    """
+
+    def __init__(self, take: Callable[[], Awaitable[Batch]]) -> None:
+        self._take = take
+        self._batch: Batch | None = None
+
+    def __await__(self) -> Generator[Any, None, Batch]:
+        return self._take().__await__()
+
+    async def __aenter__(self) -> Batch:
+        self._batch = await self._take()
+        return self._batch
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._batch is not None:
+            await self._batch.nack()
