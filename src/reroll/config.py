@@ -1,6 +1,5 @@
 """ReplayBufferConfig: what a buffer or a table is made from; from code, a dict, YAML, TOML or JSON."""
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     WithJsonSchema,
+    field_serializer,
     model_validator,
 )
 
@@ -31,22 +31,30 @@ from reroll.table import Table
 from reroll.waiting import LoopWaits
 
 
-def _limiters(value: object) -> tuple[Any, ...]:
-    """Return what `rate_limiter` lists: at most one limiter, and one window."""
-    found: list[Any] = []
-    for part in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(part, Mapping) and part.get("type") == StalenessWindow.type:
-            options = {name: option for name, option in part.items() if name != "type"}
-            try:
-                found.append(StalenessWindow(**options))
-            except TypeError as error:
-                raise InvalidConfig(f"{StalenessWindow.type}: {error}") from None
-        else:
-            found.append(part if isinstance(part, StalenessWindow) else limiter_of(part))
+def _limiter_or_window(value: object) -> Limiter | StalenessWindow:
+    if isinstance(value, StalenessWindow):
+        return value
+    if isinstance(value, Mapping) and value.get("type") == StalenessWindow.type:
+        try:
+            return StalenessWindow(**{name: option for name, option in value.items() if name != "type"})
+        except TypeError as error:
+            raise InvalidConfig(f"{StalenessWindow.type}: {error}") from None
+    return limiter_of(value)
+
+
+def _limiters(value: object) -> Any:
+    """Return what `rate_limiter` says: a limiter, a window, or a list of both."""
+    if not isinstance(value, list | tuple):
+        return _limiter_or_window(value)
+    found = [_limiter_or_window(part) for part in value]
     windows = [part for part in found if isinstance(part, StalenessWindow)]
     if len(windows) > 1 or len(found) - len(windows) > 1:
         raise InvalidConfig("rate_limiter takes one limiter and one StalenessWindow at most")
-    return tuple(found)
+    return found
+
+
+def _limiters_options(value: Any) -> Any:
+    return [limiter_options(part) for part in value] if isinstance(value, list) else limiter_options(value)
 
 
 def _named(names: list[str]) -> WithJsonSchema:
@@ -59,9 +67,9 @@ _Selector = Annotated[
     Any, BeforeValidator(selector_spec), PlainSerializer(spec_options), _named(list(SELECTORS))
 ]
 _Limiters = Annotated[
-    tuple[Any, ...],
+    Any,
     BeforeValidator(_limiters),
-    PlainSerializer(lambda limiters: [limiter_options(limiter) for limiter in limiters]),
+    PlainSerializer(_limiters_options),
     _named([*LIMITERS, StalenessWindow.type]),
 ]
 _Count = Annotated[int, Field(ge=1)]
@@ -98,7 +106,7 @@ class TaskConfig(BaseModel):
     remover: _Selector | None = None
     max_times_sampled: _Count | None = 1
     min_size: _Count | None = None
-    rate_limiter: _Limiters = ()
+    rate_limiter: _Limiters | None = None
     expire: Literal["group", "member"] = "group"
     on_failed: Literal["group", "drop_member"] = "group"
     min_group_size: _Count = 1
@@ -121,10 +129,15 @@ class TaskConfig(BaseModel):
 
     def window(self) -> StalenessWindow | None:
         """Return the staleness window, if one is configured."""
-        return next((part for part in self.rate_limiter if isinstance(part, StalenessWindow)), None)
+        return next((part for part in self._rate_limiters() if isinstance(part, StalenessWindow)), None)
 
     def _limiter(self) -> Limiter | None:
-        return next((part for part in self.rate_limiter if not isinstance(part, StalenessWindow)), None)
+        return next((part for part in self._rate_limiters() if not isinstance(part, StalenessWindow)), None)
+
+    def _rate_limiters(self) -> list[Any]:
+        if isinstance(self.rate_limiter, list):
+            return self.rate_limiter
+        return [] if self.rate_limiter is None else [self.rate_limiter]
 
 
 class ReplayBufferConfig(TaskConfig):
@@ -143,6 +156,10 @@ class ReplayBufferConfig(TaskConfig):
     out_ttl_s: _Seconds | None = None
     seed: int | None = None
 
+    @field_serializer("tasks")
+    def _only_what_differs(self, tasks: dict[str, TaskConfig]) -> dict[str, Any]:
+        return {name: task.model_dump(exclude_unset=True) for name, task in tasks.items()}
+
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
         """Return the configuration in a .yaml, .yml, .toml or .json file.
@@ -152,6 +169,8 @@ class ReplayBufferConfig(TaskConfig):
         path = Path(path)
         match path.suffix:
             case ".toml":
+                import tomllib  # noqa: PLC0415  (only for those who read TOML)
+
                 return cls.model_validate(tomllib.loads(path.read_text()))
             case ".json":
                 return cls.model_validate_json(path.read_text())
@@ -170,7 +189,7 @@ class ReplayBufferConfig(TaskConfig):
             return self
         own = {field: getattr(override, field) for field in override.model_fields_set}
         if own.keys() & {"min_size", "rate_limiter"}:  # they take each other's place
-            own = {"min_size": None, "rate_limiter": (), **own}
+            own = {"min_size": None, "rate_limiter": None, **own}
         return self.model_copy(update=own)
 
     def build(self) -> ReplayBuffer:

@@ -8,7 +8,6 @@ so a waiter that is cancelled after it was woken has taken nothing. Whoever leav
 `ThreadWaits` sleeps on a condition of the caller's lock, `LoopWaits` on a future of the running event loop.
 """
 
-import asyncio
 import math
 import threading
 import time
@@ -144,6 +143,8 @@ class LoopWaits(_Line):
         waiter = _Waiter(queues, possible)
         if self._is_free(waiter.queues) and possible():
             return False
+        import asyncio  # noqa: PLC0415  (takes 30 ms to load, and whoever waits in a loop has it)
+
         loop = asyncio.get_running_loop()
         alarm = None
         self._enter(waiter)

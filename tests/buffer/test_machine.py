@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from buffer.rollouts import rollout
 from reroll import (
     Amount,
     Fifo,
@@ -42,6 +41,7 @@ from reroll import (
     WaitTimeout,
 )
 from reroll.engine.ledger import closes
+from reroll.testing.buffer_suite import rollout
 from reroll.testing.naive_buffer import NaiveBuffer, NaiveGroup, NaivePut
 
 TASKS = ("a", "b")

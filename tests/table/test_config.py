@@ -81,11 +81,7 @@ def test_from_a_mapping():
             "capacity": 20,
         }
     )
-    assert (config.sampler, config.remover, config.rate_limiter) == (
-        Prioritized(half_life=4),
-        Fifo(),
-        MinSize(10),
-    )
+    assert config.build_table(4).info[1:6] == (20, Prioritized(half_life=4), Fifo(), 1, MinSize(10))
 
 
 @pytest.mark.parametrize(

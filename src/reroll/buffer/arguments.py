@@ -38,20 +38,44 @@ def checked_step(name: str, step: object) -> int | None:
     return value
 
 
-def checked_thresholds(name: str, thresholds: object) -> dict[str, int | None]:
+def checked_thresholds(name: str, thresholds: object, *, optional: bool = False) -> dict[str, int | None]:
+    """Return the thresholds by task; None, where it is allowed, is none."""
     if not isinstance(thresholds, Mapping):
         raise InvalidArgument(f"{name} must be a mapping of task names to numbers, not {thresholds!r}")
     for task, threshold in thresholds.items():
         checked_task(task)
+        if threshold is None and not optional:
+            raise InvalidArgument(
+                f"{name}[{task!r}] must be a number; leave the task out if nothing is to expire"
+            )
         check_threshold(f"{name}[{task!r}]", threshold)
     return dict(thresholds)
 
 
+def checked_flags(name: str, flags: object) -> dict[str, bool]:
+    if not isinstance(flags, Mapping) or not all(isinstance(flag, bool) for flag in flags.values()):
+        raise InvalidArgument(f"{name} must be a mapping of task names to True or False, not {flags!r}")
+    return {checked_task(task): flag for task, flag in flags.items()}
+
+
+def checked_names(name: str, values: object) -> list[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"{name} must be a list, such as [{values!r}]")
+    return list(values)
+
+
+def checked_id(name: str, value: object) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        raise InvalidArgument(f"{name} must be hashable, such as a text or a number, not {value!r}") from None
+    return value
+
+
 def checked_statuses(statuses: Iterable[Any]) -> tuple[int, ...]:
     """Return the codes of statuses whose groups may expire."""
-    if isinstance(statuses, str):
-        raise InvalidArgument(f"statuses must be a list, such as [{statuses!r}]")
-    codes = tuple(dict.fromkeys(STATUS_CODE[Status.of(status)] for status in statuses))
+    wanted = checked_names("statuses", statuses)
+    codes = tuple(dict.fromkeys(STATUS_CODE[Status.of(status)] for status in wanted))
     for code in codes:
         if code not in EXPIRABLE:
             allowed = ", ".join(STATUSES[other].value for other in EXPIRABLE)

@@ -60,4 +60,4 @@ class Group:
             for item in self.items:
                 if read_seq_staleness(item) > 0:
                     item.seq_staleness = 0
-        return self.items
+        return list(self.items)  # what a caller does to its list is no matter of the buffer

@@ -15,7 +15,7 @@ from reroll.buffer.out import Out
 from reroll.buffer.patch import patch_members
 from reroll.buffer.put import Decision, GroupRules, Put, look, row_of
 from reroll.buffer.signals import priority_of
-from reroll.engine.columns import NO_VERSION, IntArray
+from reroll.engine.columns import NO_VERSION, RESIDENT, IntArray
 from reroll.engine.engine import Drawn, Engine
 from reroll.engine.lending import Settled, lend, use
 from reroll.engine.priorities import checked_priority
@@ -51,7 +51,7 @@ class Groups:
         self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
 
     def __len__(self) -> int:
-        return len(self._slot_of) - len(self.out)
+        return sum(len(pool) for task in self.engine.tasks.values() for pool in task.pools)
 
     # --- put
 
@@ -118,8 +118,7 @@ class Groups:
             self.engine.check_admission(put.task, put.summary.num_bytes)
         self.learn_step(put.task, put.current_train_step)
         put.apply_to_rollouts(decision)
-        slot, gone = self._enter(put, decision)
-        uid = int(self.engine.columns.uid[slot]) or self.engine.last_uid  # 0: the remover chose the newcomer
+        uid, slot, gone = self._enter(put, decision)
         for item in put.items:
             write_if_present(item, "group_uid", uid)
         self._store(slot, Group(uid, put.items, put.summary))
@@ -141,9 +140,9 @@ class Groups:
         handed = []
         for slot, told in zip(slots.tolist(), columns.staleness[slots].tolist(), strict=True):
             group = self._group(slot)
+            handed.append(group.shown(task.step, told))
             if status == COMPLETED:
                 self.flow.trained(task.name, group, task.step, int(columns.uses[slot]))
-            handed.append(group.shown(task.step, told))
             if status in RETURNING:
                 self.out.add(group)
         self._note(task, status, slots)
@@ -248,7 +247,7 @@ class Groups:
     def delete(self, slots: IntArray) -> int:
         """Delete groups by slot, resident or out."""
         for slot in slots.tolist():
-            self.out.discard(self._group(slot))
+            self.out.discard(self._group(slot).uid)
         self.engine.delete(slots)
         self._forget(slots)
         return len(slots)
@@ -267,6 +266,7 @@ class Groups:
         (slot,) = self.slots([uid]).tolist()
         columns, group = self.engine.columns, self._group(slot)
         checked_tags = _checked_tags(tags)
+        self.peek([uid])  # members that expired are emptied first
         patch_members(group.items, fields)
         row = row_of(summarize(group.items))
         self.engine.change_bytes(slot, int(row["num_bytes"]))
@@ -284,7 +284,8 @@ class Groups:
 
     def is_resident(self, uid: object) -> bool:
         """Return whether a group of this uid is in a pool."""
-        return uid in self._slot_of and uid not in self.out
+        slot = self._slot_of.get(uid)  # type: ignore[call-overload]  # what is no uid is not there
+        return slot is not None and bool(self.engine.columns.place[slot] == RESIDENT)
 
     def resident_slots(self, uids: Iterable[int]) -> IntArray:
         """Return where groups are that are in a pool; others are passed over."""
@@ -320,22 +321,24 @@ class Groups:
                 f"group {self._group(slot).uid} is out of task {own!r} and cannot come back to {task_name!r}"
             )
 
-    def _enter(self, put: Put, decision: Decision) -> tuple[int, IntArray]:
+    def _enter(self, put: Put, decision: Decision) -> tuple[int, int, IntArray]:
+        """Let the group be a row; return its uid, its slot, and who had to go: maybe the group itself."""
         columns = self.engine.columns
         if (
             put.continues is None or put.continues not in self.out
         ):  # given up while the put waited: then it is new
             slot, gone = self.engine.insert(put.task, put.row(decision), decision.code, admitted=True)
+            uid = self.engine.last_uid
         else:
-            slot = self._slot_of[put.continues]
-            self.out.discard(self._group(slot))
-            slot, gone = self.engine.insert_again(slot, put.row(decision), decision.code)
+            uid = put.continues
+            self.out.discard(uid)
+            slot, gone = self.engine.insert_again(self._slot_of[uid], put.row(decision), decision.code)
         if columns.uid[slot]:
             if put.summary.group_id is not None:
                 columns.group_id[slot] = put.summary.group_id
             if put.tags is not None:
                 columns.tags[slot] = put.tags
-        return slot, gone
+        return uid, slot, gone
 
     def _samples(self, task: Task, drawn: Drawn) -> list[Sample]:
         staleness = self.engine.columns.staleness[drawn.slots].tolist()

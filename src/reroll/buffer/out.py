@@ -14,7 +14,8 @@ class Out:
     def __init__(self, ttl_s: float | None) -> None:
         self._ttl_s = ttl_s
         self._since: OrderedDict[int, float] = OrderedDict()  # by uid, the longest out first
-        self._uid_of: dict[int, int] = {}  # by id of a rollout, which its group keeps alive
+        self._uid_of: dict[int, int] = {}  # by id of a rollout
+        self._items: dict[int, list[Any]] = {}  # by uid; keeps the rollouts alive, so that an id stays theirs
         self.now = 0.0
         """The time, as the shell told it last."""
 
@@ -26,11 +27,12 @@ class Out:
 
     def add(self, group: Group) -> None:
         self._since[group.uid] = self.now
+        self._items[group.uid] = group.items
         self._uid_of.update((id(item), group.uid) for item in group.items)
 
-    def discard(self, group: Group) -> None:
-        if self._since.pop(group.uid, None) is not None:
-            for item in group.items:
+    def discard(self, uid: int) -> None:
+        if self._since.pop(uid, None) is not None:
+            for item in self._items.pop(uid):
                 self._uid_of.pop(id(item), None)
 
     def overdue(self) -> list[int]:

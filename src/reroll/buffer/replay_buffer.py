@@ -10,6 +10,9 @@ import numpy as np
 
 from reroll.buffer.arguments import (
     checked_count,
+    checked_flags,
+    checked_id,
+    checked_names,
     checked_sizes,
     checked_statuses,
     checked_step,
@@ -107,7 +110,7 @@ class ReplayBuffer:
         self._check_open()
         deadline = deadline_of(timeout)
         checked_task(task_name)
-        hash(put_id)
+        checked_id("put_id", put_id)
         if put_id is not None and put_id in self._put_ids:
             return self._put_ids[put_id]
         if not isinstance(items, str) and isinstance(items, Sequence) and not items:
@@ -286,15 +289,19 @@ class ReplayBuffer:
         if step is None:
             raise InvalidArgument("current_train_step must be told: the training step that is prepared next")
         thresholds = checked_thresholds("task_stale_thresholds", task_stale_thresholds)
-        by_token = checked_thresholds("task_token_stale_thresholds", task_token_stale_thresholds or {})
-        retryable = dict(expired_groups_retryable_by_task or {})
+        by_token = checked_thresholds(
+            "task_token_stale_thresholds", task_token_stale_thresholds or {}, optional=True
+        )
+        retryable = checked_flags("expired_groups_retryable_by_task", expired_groups_retryable_by_task or {})
         chosen = None if statuses is None else checked_statuses(statuses)
         expired = {}
         for name in dict.fromkeys((*thresholds, *by_token)):
             task = self._engine.task(name)
             self._groups.learn_step(task, step)
             asked = Thresholds(thresholds.get(name), by_token.get(name), retryable.get(name, True))
-            expired[name] = self._groups.refresh(task, chosen or self._groups.expirable(name), asked)
+            expired[name] = self._groups.refresh(
+                task, self._groups.expirable(name) if chosen is None else chosen, asked
+            )
         self._waits.wake()
         return expired
 
@@ -368,8 +375,9 @@ class ReplayBuffer:
         self, task_names: Iterable[str], statuses: Iterable[Status | str]
     ) -> dict[str, dict[Status, int]]:
         """Return the counts of all these tasks and statuses, zeros included."""
-        wanted = [Status.of(status) for status in statuses]
-        return {name: {status: await self.count(name, status) for status in wanted} for name in task_names}
+        wanted = [Status.of(status) for status in checked_names("statuses", statuses)]
+        names = checked_names("task_names", task_names)
+        return {name: {status: await self.count(name, status) for status in wanted} for name in names}
 
     async def query(
         self, where: Where, *, order_by: str | None = None, limit: int | None = None
@@ -530,10 +538,11 @@ class ReplayBuffer:
         queues: Mapping[Hashable, Task],
         possible: Callable[[], bool],
         deadline: float | None,
+        wanted: str = "",
     ) -> None:
         """Wait in these queues, each of a task, until it is possible; count how long that took."""
         started = self._clock()
-        if await self._wait(queues, possible, deadline, what):
+        if await self._wait(queues, possible, deadline, what + wanted):
             for task in queues.values():
                 self._groups.flow.waited(what, task.name, self._clock() - started)
 
@@ -571,7 +580,13 @@ class ReplayBuffer:
         if wait:
             self._check_can_be_met(wanted, status)
             queues: dict[Hashable, Task] = {(status, task.name): task for task, n in wanted.items() if n}
-            await self._until("take", queues, lambda: self._is_ready(wanted, status), deadline)
+            await self._until(
+                "take",
+                queues,
+                lambda: self._is_ready(wanted, status),
+                deadline,
+                f" of {dict(sizes)} {group_status}",
+            )
         for task in wanted:
             self._groups.learn_step(task, step)
         return {task: self._engine.available(task, status, n) for task, n in wanted.items()}, status

@@ -17,7 +17,7 @@ class Ages:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._by_version = Ordered(columns, lambda c, s: zip(c.version[s].tolist(), strict=True))
+        self._by_version = Ordered(columns, "age", lambda c, s: zip(c.version[s].tolist(), strict=True))
         # By the version that token expiry looks at; made when it is first asked for.
         self._by_trainable: Ordered | None = None
         self._told: set[int] = set()  # rows without versions, whose staleness is not 0 as told at put
@@ -54,7 +54,7 @@ class Ages:
     def _trainable_order(self) -> Ordered:
         if self._by_trainable is None:
             self._by_trainable = Ordered(
-                self._columns, lambda c, s: zip(c.trainable[s].tolist(), strict=True)
+                self._columns, "trainable", lambda c, s: zip(c.trainable[s].tolist(), strict=True)
             )
             slots = np.fromiter((key[-1] for key in self._by_version), np.int64)
             self._by_trainable.add(slots[self._columns.trainable[slots] != NO_VERSION])

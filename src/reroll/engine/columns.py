@@ -89,6 +89,9 @@ class Columns:
     def _clear(self) -> None:
         self.group_id: dict[int, Any] = {}  # by slot; only rows that have one
         self.tags: dict[int, Mapping[str, Any]] = {}  # the same
+        # By slot: the key that a row is filed under in the sorted order of a role, for it may have changed since. All
+        # orders of a role share the list, since a row is in one of them at most.
+        self.filed: dict[str, list[Any]] = {role: [] for role in ("sampler", "remover", "age", "trainable")}
         self._free: list[int] = []
         self._end = 0  # slots from here on were never used
         self._room = _FIRST_CAPACITY  # what every column holds
@@ -147,13 +150,11 @@ class Columns:
     def _make_room(self, rows: int) -> None:
         """Hold at least `rows` rows.
 
-        Enlarging every column at once would stall one call for all of them (50 ms at a million rows). So from
-        three quarters on, each call enlarges one column ahead of need.
+        Enlarging every column at once would stall one call for all of them (50 ms at a million rows). So when few
+        rows are left, each call enlarges one column ahead of need.
         """
-        if rows > self._room * 3 // 4:
-            wanted = self._room * 2
-            while wanted < rows:
-                wanted *= 2
+        if rows > self._room - 2 * len(_COLUMNS):
+            wanted = max(self._room * 3 // 2, rows)
             for name, (dtype, _) in _COLUMNS.items():
                 old = getattr(self, name)
                 if len(old) < wanted:

@@ -481,6 +481,9 @@ class Engine:
             return []
         tasks = list(self.tasks.values())
         pool_of = self.columns.task[slots].astype(np.int64) * len(STATUSES) + self.columns.status[slots]
+        first = int(pool_of[0])
+        if (pool_of == first).all():
+            return [(tasks[first // len(STATUSES)], first % len(STATUSES), slots)]
         return [
             (tasks[pool // len(STATUSES)], pool % len(STATUSES), slots[pool_of == pool])
             for pool in np.unique(pool_of).tolist()

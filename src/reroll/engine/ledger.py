@@ -28,10 +28,10 @@ class Amount(NamedTuple):
     trained_tokens: int = 0
 
     def plus(self, other: "Amount") -> "Amount":
-        return Amount(*(mine + its for mine, its in zip(self, other, strict=True)))
+        return Amount(self[0] + other[0], self[1] + other[1], self[2] + other[2], self[3] + other[3])
 
     def minus(self, other: "Amount") -> "Amount":
-        return Amount(*(mine - its for mine, its in zip(self, other, strict=True)))
+        return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2], self[3] - other[3])
 
 
 class Ledger:

@@ -12,6 +12,8 @@ from reroll.errors import InvalidPriority
 
 def checked_priority(value: object, whose: str = "priority") -> float:
     """Return the value as a float, or raise InvalidPriority that names whose it is."""
+    if type(value) is float and 0 <= value < math.inf:
+        return value
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):

@@ -59,6 +59,24 @@ class SortedChunks:
         elif place == len(chunk):
             self._lasts[index] = chunk[-1]
 
+    def remove_all(self, keys: list[Key]) -> None:
+        """Remove several keys; those at the front, which leave together, in one go."""
+        if len(keys) > 1 and sorted(keys) == self.first(len(keys)):
+            self._remove_first(len(keys))
+        else:
+            for key in keys:
+                self.remove(key)
+
+    def _remove_first(self, n: int) -> None:
+        self._count -= n
+        while n:
+            chunk = self._chunks[0]
+            if n < len(chunk):
+                del chunk[:n]
+                return
+            n -= len(chunk)
+            del self._chunks[0], self._lasts[0]
+
     def first(self, n: int) -> list[Key]:
         """Return the n smallest keys, or all if there are fewer. O(n)."""
         result: list[Key] = []

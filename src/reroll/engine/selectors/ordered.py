@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from reroll.engine.columns import NO_VERSION, Columns, IntArray
+from reroll.engine.columns import NO_VERSION, BoolArray, Columns, IntArray
 from reroll.engine.selectors.chunks import Key, SortedChunks
 from reroll.engine.selectors.selector import Picks
 
+OrderRole = Literal["sampler", "remover", "age", "trainable"]
 KeysOf = Callable[[Columns, IntArray], Iterable[Key]]
 """The sort keys of rows; each ends with a timestamp, which makes it unique."""
 
@@ -18,31 +19,35 @@ KeysOf = Callable[[Columns, IntArray], Iterable[Key]]
 class Ordered:
     """Rows by key. add, remove, touch: O(log n) a row; pick: O(n picked)."""
 
-    def __init__(self, columns: Columns, keys_of: KeysOf) -> None:
+    def __init__(self, columns: Columns, role: OrderRole, keys_of: KeysOf) -> None:
         self._columns = columns
         self._keys_of = keys_of
         self._order = SortedChunks()
-        self._key_of: dict[int, Key] = {}  # what a row was filed under: columns may have changed since
+        self._filed: list[Key | None] = columns.filed[role]  # shared with the other orders of this role
 
     def __len__(self) -> int:
         return len(self._order)
-
-    def __contains__(self, slot: int) -> bool:
-        return slot in self._key_of
 
     def __iter__(self) -> Iterator[Key]:
         """Iterate over (key, slot) in order."""
         return iter(self._order)
 
     def add(self, slots: IntArray) -> None:
+        filed = self._filed
+        if len(slots) and (missing := int(slots.max()) + 1 - len(filed)) > 0:
+            filed.extend([None] * missing)
         for slot, key in zip(slots.tolist(), self._keys_of(self._columns, slots), strict=True):
-            filed = (*key, slot)
-            self._key_of[slot] = filed
-            self._order.add(filed)
+            unique = (*key, slot)
+            filed[slot] = unique
+            self._order.add(unique)
 
     def remove(self, slots: IntArray) -> None:
+        filed = self._filed
+        keys: list[Any] = []
         for slot in slots.tolist():
-            self._order.remove(self._key_of.pop(slot))
+            keys.append(filed[slot])
+            filed[slot] = None
+        self._order.remove_all(keys)
 
     def touch(self, slots: IntArray) -> None:
         self.remove(slots)
@@ -62,7 +67,7 @@ class Ordered:
         return Picks.certain(_slots(self._order.first(n)))
 
     def slots(self) -> IntArray:
-        return np.fromiter(self._key_of, np.int64, len(self))
+        return _slots(self._order)
 
     def state(self) -> Mapping[str, Any]:
         return {"slots": self.slots()}
@@ -79,12 +84,12 @@ class ByStaleness:
     merges both. Costs as for Ordered.
     """
 
-    def __init__(self, columns: Columns, sign: int) -> None:
+    def __init__(self, columns: Columns, role: OrderRole, sign: int) -> None:
         self._columns = columns
         self._sign = sign
         # The smallest version is the stalest: opposite sign.
-        self._by_version = Ordered(columns, lambda c, s: _zip(-sign * c.version[s], c.timestamp[s]))
-        self._by_value = Ordered(columns, lambda c, s: _zip(sign * c.staleness[s], c.timestamp[s]))
+        self._by_version = Ordered(columns, role, lambda c, s: _zip(-sign * c.version[s], c.timestamp[s]))
+        self._by_value = Ordered(columns, role, lambda c, s: _zip(sign * c.staleness[s], c.timestamp[s]))
         self._derived = (
             False  # whether the task has a step; until then all rows keep the value they were told
         )
@@ -93,7 +98,7 @@ class ByStaleness:
         return len(self._by_version) + len(self._by_value)
 
     def add(self, slots: IntArray) -> None:
-        dated = (self._columns.version[slots] != NO_VERSION) & self._derived
+        dated = self._dated(slots)
         self._by_version.add(slots[dated])
         self._by_value.add(slots[~dated])
 
@@ -138,16 +143,17 @@ class ByStaleness:
         self._by_version.add(state["dated"])
         self._by_value.add(state["told"])
 
-    def _dated(self, slots: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.fromiter((slot in self._by_version for slot in slots.tolist()), np.bool_, len(slots))
+    def _dated(self, slots: IntArray) -> BoolArray:
+        """Return which rows are kept by version; that of a row never changes while it is held."""
+        dated: BoolArray = (self._columns.version[slots] != NO_VERSION) & self._derived
+        return dated
 
     def _derive(self) -> None:
         """Once, when the task sees its first step: file rows that have versions by version. O(rows)."""
-        self._derived = True
         slots = self._by_value.slots()
-        dated = slots[self._columns.version[slots] != NO_VERSION]
-        self._by_value.remove(dated)
-        self._by_version.add(dated)
+        self._by_value.remove(slots)
+        self._derived = True
+        self.add(slots)
 
 
 def _zip(*columns: Any) -> Iterable[Key]:

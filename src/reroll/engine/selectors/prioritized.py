@@ -144,6 +144,9 @@ class PrioritizedSelector:
     def touch(self, slots: IntArray) -> None:
         weights, ageing, _ = self._weigh(slots)
         positive = weights > 0
+        if len(self) == len(self._lasting) and positive.all() and not ageing.any():
+            self._lasting.set(slots, weights)  # the usual case, without the cost of splitting
+            return
         settled = np.zeros(len(slots), np.bool_)
         for part, belongs in ((self._ageing, positive & ageing), (self._lasting, positive & ~ageing)):
             stays = belongs & part.holds(slots)

@@ -27,11 +27,11 @@ class Picks(NamedTuple):
 
     def weights(self) -> FloatArray:
         """Return the importance weights, divided by the batch's largest."""
-        known = self.log_importance[~np.isnan(self.log_importance)]
-        if not len(known):
-            return np.ones(len(self.slots))
         # Subtracting logarithms, not dividing: N x probability may be too small for its inverse to exist.
-        return np.where(np.isnan(self.log_importance), 1.0, np.exp(self.log_importance - known.max()))
+        largest = np.fmax.reduce(self.log_importance, initial=-np.inf)  # fmax passes over NaN
+        weights: FloatArray = np.exp(self.log_importance - largest)
+        weights[np.isnan(weights)] = 1.0
+        return weights
 
     @classmethod
     def certain(cls, slots: IntArray) -> "Picks":

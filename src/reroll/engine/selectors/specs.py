@@ -21,8 +21,8 @@ class Fifo:
 
     type: ClassVar[str] = "fifo"
 
-    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
-        return Ordered(columns, lambda c, s: zip(c.timestamp[s].tolist(), strict=True))
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return Ordered(columns, role, lambda c, s: zip(c.timestamp[s].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Lifo:
 
     type: ClassVar[str] = "lifo"
 
-    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
-        return Ordered(columns, lambda c, s: zip((-c.timestamp[s]).tolist(), strict=True))
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return Ordered(columns, role, lambda c, s: zip((-c.timestamp[s]).tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,10 @@ class MinHeap:
 
     type: ClassVar[str] = "min_heap"
 
-    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
-        return Ordered(columns, lambda c, s: zip(c.priority[s].tolist(), c.touched[s].tolist(), strict=True))
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return Ordered(
+            columns, role, lambda c, s: zip(c.priority[s].tolist(), c.touched[s].tolist(), strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,9 @@ class MaxHeap:
 
     type: ClassVar[str] = "max_heap"
 
-    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
+    def build(self, columns: Columns, role: Role) -> Selector:
         return Ordered(
-            columns, lambda c, s: zip((-c.priority[s]).tolist(), c.touched[s].tolist(), strict=True)
+            columns, role, lambda c, s: zip((-c.priority[s]).tolist(), c.touched[s].tolist(), strict=True)
         )
 
 
@@ -109,8 +111,10 @@ class LeastUsed:
 
     type: ClassVar[str] = "least_used"
 
-    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
-        return Ordered(columns, lambda c, s: zip(c.uses[s].tolist(), c.timestamp[s].tolist(), strict=True))
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return Ordered(
+            columns, role, lambda c, s: zip(c.uses[s].tolist(), c.timestamp[s].tolist(), strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +123,8 @@ class Stalest:
 
     type: ClassVar[str] = "stalest"
 
-    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
-        return ByStaleness(columns, sign=-1)
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return ByStaleness(columns, role, sign=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,8 @@ class Freshest:
 
     type: ClassVar[str] = "freshest"
 
-    def build(self, columns: Columns, role: Role) -> Selector:  # noqa: ARG002
-        return ByStaleness(columns, sign=1)
+    def build(self, columns: Columns, role: Role) -> Selector:
+        return ByStaleness(columns, role, sign=1)
 
 
 @dataclass(frozen=True, slots=True)
