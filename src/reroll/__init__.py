@@ -4,8 +4,8 @@ from reroll._version import __version__
 from reroll.buffer.batch import Batch
 from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.buffer.report import Stats
 from reroll.buffer.reservations import Reservation
+from reroll.buffer.stats import Stats
 from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig
 from reroll.engine.ledger import Amount
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited

@@ -11,8 +11,9 @@ import pytest
 from reroll import ReplayBufferConfig, Rollout
 from reroll.buffer import report
 from reroll.buffer.flow import Wait
+from reroll.buffer.metrics import METRICS
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.buffer.report import METRICS, Lengths, Stats
+from reroll.buffer.stats import Lengths, Stats
 from reroll.engine.columns import LEASED
 from reroll.engine.task import COMPLETED, STATUS_CODE
 from reroll.rollout import Status

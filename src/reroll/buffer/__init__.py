@@ -1,10 +1,22 @@
 """ReplayBuffer: groups of rollouts between the engines that generate them and the trainer.
 
+Verbs, which check arguments and wait:
+replay_buffer  the asyncio buffer: putting, handing (out), changing, looking; shell is what they share
+blocking       the same verbs for threads, generated
+arguments      checks of what callers hand in
+
+What happens, synchronous, never waiting:
+groups         the rollouts behind the engine's rows
 group          one group: its rollouts, and what is known of each
 put            a put as a plan: decided without changing anything, carried out in one step
-groups         the rollouts behind the engine's rows: synchronous, never waits
+signals        what a group is worth training on
+patch          late fields
+out            groups that producers took to roll them again
+leases, batch  groups that are consumed when their holder says so
+reservations   groups that producers may start
+
+What it tells:
 flow           what was put and what was trained, counted as it passes
-report         stats() and metrics()
-replay_buffer  the asyncio shell: checks arguments and waits
-blocking       the same verbs for threads, generated from the shell
+stats, report  stats()
+metrics        metrics()
 """

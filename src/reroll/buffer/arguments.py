@@ -7,7 +7,11 @@ import numpy as np
 
 from reroll.engine.task import EXPIRABLE, STATUS_CODE, STATUSES
 from reroll.errors import InvalidArgument
+from reroll.query import Query
 from reroll.rollout import Status, check_threshold
+
+Where = Mapping[str, Any] | Query
+"""A query, written as a dict or parsed."""
 
 
 def checked_task(task_name: object) -> str:

@@ -221,9 +221,11 @@ class Groups:
     def refresh(self, task: Task, statuses: Iterable[int], thresholds: Thresholds) -> int:
         """Expire what is too stale as of the task's step; return how many groups newly did. O(what expires)."""
         self._thresholds[task.name] = thresholds
-        count = 0
-        for status in statuses:
+        wanted = list(statuses)
+        for status in wanted:  # before any group joins EXPIRED, whose staleness is told from then on
             self.engine.forget_told_staleness(task, status)
+        count = 0
+        for status in wanted:
             slots = self.engine.stale(
                 task, status, thresholds.stale_threshold, thresholds.token_stale_threshold
             )

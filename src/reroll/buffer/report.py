@@ -1,20 +1,16 @@
-"""stats() and metrics(): what a buffer tells about itself.
-
-METRICS names every metric with its meaning: `gen/` is what was put, `train/` what was handed to a trainer, `buffer/` what is
-there; the three are never mixed. Each exists over all tasks (`gen/groups`) and for each task (`gen/math/groups`); what is not
-known yet is left out. Nothing here changes anything or reads a clock. Costs: O(resident groups), vectorised.
-"""
+"""stats(): what a buffer tells about itself. Nothing here changes anything or reads a clock. O(resident groups), vectorised."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from reroll.buffer.flow import Flow, Histogram, Responses, TaskFlow, Wait
 from reroll.buffer.groups import Groups
+from reroll.buffer.stats import Distribution, Lengths, ResponseStats, Stats, TaskStats
 from reroll.engine.columns import NO_VERSION, RESIDENT, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import PUT, Amount
@@ -23,231 +19,11 @@ from reroll.rollout import Status
 
 LOSSES: Final = ("expired", "evicted", "filtered", "failed", "deleted", "lost")
 """Buckets of the ledger: tokens in them that were never trained are lost."""
-VERBS: Final = ("put", "take", "sample")
+VERBS: Final = ("put", "reserve", "take", "sample")
 """What may have to wait."""
 
 _ENOUGH: Final = 20  # puts or rollouts; fewer say nothing about a share
 _CHUNK: Final = 8192  # rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
-    """How often each value occurred."""
-
-    count: int = 0
-    total: float = 0
-    histogram: Histogram = field(default_factory=dict)
-
-    @property
-    def mean(self) -> float | None:
-        """The exact mean, None of nothing."""
-        return _share(self.total, self.count)
-
-    @property
-    def max(self) -> int | None:
-        """The largest key of the histogram, None of nothing."""
-        return max(self.histogram, default=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths(Distribution):
-    """How often lengths occurred, by powers of two: key 4 of the histogram counts 4 to 7; keys 0 and 1 just those."""
-
-    @property
-    def p50(self) -> float | None:
-        """The median, estimated inside its power of two; None of nothing."""
-        return self._quantile(0.5)
-
-    @property
-    def p90(self) -> float | None:
-        """The length that nine of ten do not exceed, estimated like the median."""
-        return self._quantile(0.9)
-
-    def _quantile(self, share: float) -> float | None:
-        rank = share * self.count
-        for length, count in sorted(self.histogram.items()):
-            if rank <= count:
-                return length + rank / count * max(length - 1, 0)
-            rank -= count
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseStats:
-    """Responses that passed since the start."""
-
-    groups: int
-    rollouts: int
-    lengths: Lengths
-    """Response tokens of each rollout."""
-    reward_mean: float | None
-    solved_share: float | None
-    """Of the rollouts with a reward: those with one above 0."""
-    zero_variance_share: float | None
-    """Of the groups with at least two rewards: those in which all are the same."""
-    groups_per_s: float | None
-    """On average since the buffer was made or resumed."""
-    tokens_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStats:
-    """One task, or all of them together."""
-
-    step: int | None
-    """The training step, the largest that was told."""
-    statuses: dict[str, int]
-    """Resident groups."""
-    out: int
-    leased: int
-    num_tokens: int
-    """Resident, prompts included."""
-    num_bytes: int
-    """Of resident groups but FAILED and FILTERED ones."""
-    staleness: Distribution
-    """Resident COMPLETED groups, by the staleness of their oldest token."""
-    age: Distribution
-    """The same by age in versions: the staleness of their newest token. Groups without versions have none."""
-    uses: Distribution
-    """The same by how often they were sampled."""
-    lengths: Lengths
-    """The same by tokens a rollout: the mean of each group, prompts included."""
-    put: Amount
-    """As in the ledger: a group that comes back counts once, and adds the tokens that are new."""
-    puts: dict[str, int]
-    """Puts by the status that each came to; a group that comes back counts again."""
-    produced: ResponseStats
-    """Puts of finished groups: COMPLETED or FILTERED, also when they expired on arrival."""
-    trained: ResponseStats
-    """What was handed to a trainer; each use counts."""
-    trained_staleness: dict[str, Distribution]
-    """`oldest` and `newest`: groups by the staleness of that token; `tokens`: tokens by their own."""
-    trained_uses: Distribution
-    """Which use of its group each was, from 1."""
-    lost_tokens: dict[str, int]
-    """Tokens that left and were never trained, by reason."""
-    waits: dict[str, Wait]
-    """By verb; a call that waited for several tasks counts for each."""
-
-    @property
-    def num_groups(self) -> int:
-        """Resident groups of any status."""
-        return sum(self.statuses.values())
-
-    @property
-    def num_puts(self) -> int:
-        """All puts."""
-        return sum(self.puts.values())
-
-    @property
-    def lost_share(self) -> float | None:
-        """Lost tokens of all that were put, None before the first."""
-        return _share(sum(self.lost_tokens.values()), self.put.tokens)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """What a buffer tells about itself."""
-
-    tasks: dict[str, TaskStats]
-    total: TaskStats
-    """All tasks together."""
-    num_bytes: int
-    out: int
-    """Groups that producers took to roll them again."""
-    warnings: list[str]
-    """What looks wrong, and what to change."""
-
-
-class Metric(NamedTuple):
-    """One number of `metrics()`."""
-
-    path: str
-    """Where it is in TaskStats."""
-    meaning: str
-
-    def value(self, stats: TaskStats) -> float | None:
-        """Return the number, None if it is not known yet."""
-        found: Any = stats
-        for key in self.path.split("."):
-            found = found[key] if isinstance(found, dict) else getattr(found, key)
-        number: float | None = found
-        return number
-
-
-def _response_metrics(prefix: str, side: str, what: str) -> dict[str, Metric]:
-    return {
-        f"{prefix}/rollouts": Metric(f"{side}.rollouts", f"rollouts {what}"),
-        f"{prefix}/response_tokens": Metric(f"{side}.lengths.total", f"response tokens {what}"),
-        f"{prefix}/length_mean": Metric(f"{side}.lengths.mean", f"response tokens a rollout {what}, mean"),
-        f"{prefix}/length_p50": Metric(f"{side}.lengths.p50", "the same, median, estimated"),
-        f"{prefix}/length_p90": Metric(f"{side}.lengths.p90", "the same, 90th percentile, estimated"),
-        f"{prefix}/reward_mean": Metric(f"{side}.reward_mean", f"mean reward of rollouts {what}"),
-        f"{prefix}/solved_share": Metric(f"{side}.solved_share", "share of these rewards above 0"),
-        f"{prefix}/zero_variance_share": Metric(
-            f"{side}.zero_variance_share", f"share of groups {what} whose rewards are all the same"
-        ),
-        f"{prefix}/groups_per_s": Metric(f"{side}.groups_per_s", f"groups {what} a second, since the start"),
-        f"{prefix}/response_tokens_per_s": Metric(
-            f"{side}.tokens_per_s", f"response tokens {what} a second, since the start"
-        ),
-    }
-
-
-METRICS: Final[dict[str, Metric]] = {
-    "gen/groups": Metric("put.groups", "groups put; one that comes back counts once"),
-    "gen/tokens": Metric("put.tokens", "tokens put, prompts included"),
-    "gen/puts": Metric("num_puts", "puts; a group that comes back counts again"),
-    **{f"gen/puts/{s.value}": Metric(f"puts.{s.value}", f"puts that came to {s.name}") for s in STATUSES},
-    "gen/finished": Metric("produced.groups", "puts of groups with whole responses"),
-    **_response_metrics("gen", "produced", "put with whole responses"),
-    "train/groups": Metric("trained.groups", "groups handed to a trainer; each use counts"),
-    "train/tokens": Metric("put.trained_tokens", "tokens trained at least once, prompts included"),
-    **_response_metrics("train", "trained", "handed to a trainer"),
-    **{
-        f"train/staleness_{key}_{name}": Metric(
-            f"trained_staleness.{key}.{name}", f"{name} staleness of {what}"
-        )
-        for key, what in (
-            ("oldest", "groups handed to a trainer, by their oldest token"),
-            ("newest", "groups handed to a trainer, by their newest token"),
-            ("tokens", "tokens handed to a trainer, each by its own version"),
-        )
-        for name in ("mean", "max")
-    },
-    "train/uses_mean": Metric("trained_uses.mean", "which use of its group each was, mean"),
-    "buffer/groups": Metric("num_groups", "resident groups"),
-    **{
-        f"buffer/groups/{s.value}": Metric(f"statuses.{s.value}", f"resident {s.name} groups")
-        for s in STATUSES
-    },
-    "buffer/out": Metric("out", "groups that producers took to roll them again"),
-    "buffer/leased": Metric("leased", "groups handed to a trainer that has not acknowledged them"),
-    "buffer/tokens": Metric("num_tokens", "resident tokens, prompts included"),
-    "buffer/bytes": Metric("num_bytes", "bytes of resident groups but FAILED and FILTERED ones"),
-    "buffer/staleness_mean": Metric("staleness.mean", "mean staleness of resident COMPLETED groups"),
-    "buffer/staleness_max": Metric("staleness.max", "the same, largest"),
-    "buffer/age_mean": Metric("age.mean", "mean age of them in versions, by their newest token"),
-    "buffer/age_max": Metric("age.max", "the same, largest"),
-    "buffer/uses_mean": Metric("uses.mean", "how often each of them was sampled, mean"),
-    **{f"buffer/lost_tokens/{x}": Metric(f"lost_tokens.{x}", f"never trained tokens: {x}") for x in LOSSES},
-    "buffer/lost_share": Metric("lost_share", "all of these, as a share of the tokens put"),
-    **{f"buffer/waits/{v}": Metric(f"waits.{v}.count", f"calls of {v} that had to wait") for v in VERBS},
-    **{f"buffer/wait_s/{v}": Metric(f"waits.{v}.total_s", f"seconds that {v} waited") for v in VERBS},
-    **{f"buffer/wait_max_s/{v}": Metric(f"waits.{v}.max_s", f"longest wait of {v}") for v in VERBS},
-}
-
-
-def metrics_of(groups: Groups, now: float) -> dict[str, float]:
-    """Return every metric that is known at a time, in monotonic seconds."""
-    stats = stats_of(groups, now)
-    numbers: dict[str, float] = {}
-    for name, metric in METRICS.items():
-        prefix, _, rest = name.partition("/")
-        values = {name: metric.value(stats.total)}
-        values |= {f"{prefix}/{task}/{rest}": metric.value(part) for task, part in stats.tasks.items()}
-        numbers |= {key: value for key, value in values.items() if value is not None}
-    return numbers
 
 
 def stats_of(groups: Groups, now: float) -> Stats:

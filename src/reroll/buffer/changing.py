@@ -1,0 +1,115 @@
+"""The verbs that change what is there."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reroll.buffer.arguments import (
+    Where,
+    checked_flags,
+    checked_statuses,
+    checked_step,
+    checked_task,
+    checked_thresholds,
+    checked_uids,
+)
+from reroll.buffer.groups import Thresholds
+from reroll.buffer.shell import Shell
+from reroll.engine.limiters import Limiter, limiter_of
+from reroll.engine.priorities import checked_priority
+from reroll.engine.rows import find
+from reroll.errors import InvalidArgument
+from reroll.query import Query, Scalar, parse_query
+from reroll.rollout import Status
+
+
+class Changing(Shell):
+    """For trainers and tools."""
+
+    async def refresh_staleness(
+        self,
+        *,
+        task_stale_thresholds: Mapping[str, int],
+        current_train_step: int,
+        statuses: Iterable[Status | str] | None = None,
+        task_token_stale_thresholds: Mapping[str, int | None] | None = None,
+        expired_groups_retryable_by_task: Mapping[str, bool] | None = None,
+    ) -> dict[str, int]:
+        """Tell the step that is prepared next, and expire what is too stale for it; return how many newly did, by task.
+
+        Expired groups are kept to be rolled again, or dropped where `expired_groups_retryable_by_task` says False. A
+        group without versions has staleness 0 from now on. Costs what expires, whatever is there. Raises
+        InvalidArgument, and changes nothing, for a threshold below 1.
+        """
+        self._check_open()
+        step = checked_step("current_train_step", current_train_step)
+        if step is None:
+            raise InvalidArgument("current_train_step must be told: the training step that is prepared next")
+        thresholds = checked_thresholds("task_stale_thresholds", task_stale_thresholds)
+        by_token = checked_thresholds(
+            "task_token_stale_thresholds", task_token_stale_thresholds or {}, optional=True
+        )
+        retryable = checked_flags("expired_groups_retryable_by_task", expired_groups_retryable_by_task or {})
+        chosen = None if statuses is None else checked_statuses(statuses)
+        expired = {}
+        for name in dict.fromkeys((*thresholds, *by_token)):
+            task = self._engine.task(name)
+            self._groups.learn_step(task, step)
+            asked = Thresholds(thresholds.get(name), by_token.get(name), retryable.get(name, True))
+            expired[name] = self._groups.refresh(
+                task, self._groups.expirable(name) if chosen is None else chosen, asked
+            )
+        self._waits.wake()
+        return expired
+
+    async def delete(self, which: Iterable[int] | Where) -> int:
+        """Delete resident groups, by uids or by a query, and return how many there were."""
+        self._check_open()
+        if isinstance(which, Mapping | Query):
+            slots = find(self._engine, parse_query(which))
+        else:
+            slots = self._groups.resident_slots(checked_uids(which))
+        deleted = self._groups.delete(slots)
+        self._waits.wake()
+        return deleted
+
+    async def forget(self, uids: Iterable[int]) -> int:
+        """Give up groups that were taken to be rolled again and will not come back; return how many there were."""
+        self._check_open()
+        forgotten = self._groups.forget_out(checked_uids(uids))
+        self._waits.wake()
+        return forgotten
+
+    async def update_priorities(self, priorities: Mapping[int, float]) -> list[int]:
+        """Set priorities by uid and return the uids that are not resident.
+
+        Raises InvalidPriority, and changes nothing, if any of them is negative, NaN, infinite or no number.
+        """
+        self._check_open()
+        if not isinstance(priorities, Mapping):
+            raise InvalidArgument(f"priorities must be a mapping of uids to numbers, not {priorities!r}")
+        checked = {uid: checked_priority(value, f"priority of {uid!r}") for uid, value in priorities.items()}
+        known = [uid for uid in checked if self._groups.is_resident(uid)]
+        weights = np.array([checked[uid] for uid in known], np.float64)
+        self._engine.set_priorities(self._groups.slots(known), weights)
+        self._waits.wake()
+        return [uid for uid in checked if not self._groups.is_resident(uid)]
+
+    async def patch(
+        self, uid: int, *, tags: Mapping[str, Scalar] | None = None, **fields: Sequence[Any]
+    ) -> None:
+        """Give the rollouts of a group fields that come late, such as `reward=[1.0, 0.0]`: one value for each.
+
+        A field that a rollout does not have goes into its `extra_fields`. Raises UnknownUid, InvalidArgument.
+        """
+        self._check_open()
+        self._groups.patch(uid, fields, tags)
+
+    async def set_rate_limiter(self, task_name: str, rate_limiter: Limiter) -> None:
+        """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed."""
+        self._check_open()
+        task = self._engine.task(checked_task(task_name))
+        task.settings = dataclasses.replace(task.settings, limiter=limiter_of(rate_limiter))
+        self._waits.wake()

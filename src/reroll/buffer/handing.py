@@ -1,0 +1,223 @@
+"""The verbs that hand groups out: consumed, under a lease, or sampled."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from reroll.buffer.arguments import (
+    checked_count,
+    checked_sizes,
+    checked_step,
+    checked_task,
+)
+from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.shell import Shell
+from reroll.engine.task import COMPLETED, STATUS_CODE, Task
+from reroll.errors import InvalidArgument
+from reroll.rollout import Status
+from reroll.sample import Sample
+from reroll.waiting import deadline_of
+
+
+class HandingOut(Shell):
+    """For trainers, and for producers that roll groups again."""
+
+    async def get(
+        self, batch_size: int, task_name: str, group_status: Status | str, *, train_step: int | None = None
+    ) -> list[list[Any]]:
+        """Take up to `batch_size` groups of one task and status, in the sampler's order; never waits."""
+        groups, _ = await self.take_batch(
+            {task_name: batch_size}, group_status=group_status, train_step=train_step
+        )
+        return groups[task_name]
+
+    async def take_batch(
+        self,
+        task_batch_sizes: Mapping[str, int],
+        *,
+        group_status: Status | str = Status.COMPLETED,
+        wait: bool = False,
+        timeout: float | None = None,
+        train_step: int | None = None,
+    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+        """Take groups of several tasks in one step; return them, and how many they are, by task.
+
+        Without `wait`, what is there: a task that is short gives fewer. With it, all or nothing, in order of arrival
+        among those that want the same. COMPLETED groups are consumed by this; ABORTED and EXPIRED ones are out until
+        they are put again. Raises InvalidArgument at once for what can never be met, WaitTimeout, Closed.
+        """
+        wanted, status = await self._batch(task_batch_sizes, group_status, wait, timeout, train_step)
+        groups = {task.name: self._groups.take(task, status, n) if n else [] for task, n in wanted.items()}
+        self._waits.wake()
+        return groups, {name: len(taken) for name, taken in groups.items()}
+
+    def lease(
+        self,
+        task_batch_sizes: Mapping[str, int],
+        *,
+        group_status: Status | str = Status.COMPLETED,
+        wait: bool = False,
+        timeout: float | None = None,
+        ttl_s: float | None = None,
+        train_step: int | None = None,
+    ) -> Lease:
+        """Lend groups as `take_batch` takes them; they are consumed when the holder acknowledges them.
+
+        `async with buffer.lease(...) as batch: ...; await batch.ack()`, or `batch = await buffer.lease(...)`. Without
+        `ack` they come back to their old place: by `batch.nack()`, by leaving the context, or after `ttl_s` seconds.
+        Where groups are used several times, a lease draws as `sample` does: `ack` counts the use, `nack` gives it back.
+        """
+        return Lease(
+            lambda: self._lend(
+                task_batch_sizes,
+                group_status=group_status,
+                wait=wait,
+                timeout=timeout,
+                ttl_s=ttl_s,
+                train_step=train_step,
+            )
+        )
+
+    async def sample(
+        self,
+        n: int,
+        task_name: str,
+        *,
+        timeout: float | None = None,
+        replace: bool = False,
+        allow_short: bool = False,
+        train_step: int | None = None,
+    ) -> list[Sample]:
+        """Draw n COMPLETED groups of a task without taking them; a group goes after `max_times_sampled` draws.
+
+        Waits until n distinct groups can be drawn; with `allow_short` it gives what is there instead. With `replace`,
+        samplers that draw by chance may draw a group more than once, within its use limit. Raises InvalidArgument at
+        once for what can never be met, WaitTimeout, Closed.
+        """
+        self._check_open()
+        deadline = deadline_of(timeout)
+        count = checked_count("n", n)
+        if count < 1:
+            raise InvalidArgument(f"n must be at least 1, not {n}")
+        step = checked_step("train_step", train_step)
+        task = self._engine.task(checked_task(task_name))
+        if allow_short:
+            self._groups.learn_step(task, step)
+            count = self._engine.available(task, COMPLETED, count)
+        else:
+            if not replace:
+                self._check_can_be_met({task: count}, COMPLETED)
+            await self._until(
+                "sample",
+                {(COMPLETED, task_name): task},
+                lambda: self._engine.can_draw(task, count, replace=replace),
+                deadline,
+            )
+            self._groups.learn_step(task, step)
+            count = self._engine.available(task, COMPLETED, count) if not replace else count
+        samples = self._groups.sample(task, count, replace=replace) if count else []
+        self._waits.wake()
+        return samples
+
+    async def is_ready(
+        self, task_batch_sizes: Mapping[str, int], *, group_status: Status | str = Status.COMPLETED
+    ) -> bool:
+        """Return whether `take_batch` would give all of this now."""
+        self._check_open()
+        status = STATUS_CODE[Status.of(group_status)]
+        return self._is_ready(self._wanted(task_batch_sizes), status)
+
+    async def wait_ready(
+        self,
+        task_batch_sizes: Mapping[str, int],
+        *,
+        group_status: Status | str = Status.COMPLETED,
+        timeout: float | None = None,
+    ) -> None:
+        """Wait until `take_batch` would give all of this. Raises InvalidArgument, WaitTimeout, Closed."""
+        self._check_open()
+        deadline = deadline_of(timeout)
+        status = STATUS_CODE[Status.of(group_status)]
+        wanted = self._wanted(task_batch_sizes)
+        self._check_can_be_met(wanted, status)
+        # Only looks, takes nothing: it stands in no queue but its own.
+        await self._wait([object()], lambda: self._is_ready(wanted, status), deadline, "wait_ready")
+
+    async def ack_lease(self, lease: int) -> None:
+        """Acknowledge a lease by its id; what `Batch.ack` does."""
+        self._check_open()
+        try:
+            self._leases.ack(lease)
+        finally:
+            self._waits.wake()
+
+    async def nack_lease(self, lease: int) -> None:
+        """Give a lease back by its id; what `Batch.nack` does."""
+        if not self._closed:  # closing gives all back
+            self._leases.nack(lease)
+            self._waits.wake()
+
+    def _wanted(self, sizes: Mapping[str, int]) -> dict[Task, int]:
+        return {self._engine.task(name): max(n, 0) for name, n in checked_sizes(sizes).items()}
+
+    def _is_ready(self, wanted: Mapping[Task, int], status: int) -> bool:
+        return all(self._engine.available(task, status, n) >= n for task, n in wanted.items())
+
+    def _check_can_be_met(self, wanted: Mapping[Task, int], status: int) -> None:
+        if status != COMPLETED:
+            return
+        for task, n in wanted.items():
+            settings = task.settings
+            if settings.capacity is not None and n > settings.capacity:
+                raise InvalidArgument(
+                    f"{n} groups of task {task.name!r} can never be there at once: its capacity is {settings.capacity}"
+                )
+            if n > settings.limiter.window.largest_sample:
+                raise InvalidArgument(
+                    f"{n} groups of task {task.name!r} can never be taken at once: {settings.limiter} allows at most "
+                    f"{settings.limiter.window.largest_sample:g}"
+                )
+
+    async def _batch(
+        self,
+        sizes: Mapping[str, int],
+        group_status: Status | str,
+        wait: bool,
+        timeout: float | None,
+        train_step: int | None,
+    ) -> tuple[dict[Task, int], int]:
+        """Check what is wanted, wait for it if asked, and return how many groups can be handed out now, by task."""
+        self._check_open()
+        deadline = deadline_of(timeout)
+        status = STATUS_CODE[Status.of(group_status)]
+        wanted = self._wanted(sizes)
+        step = checked_step("train_step", train_step)
+        if wait:
+            self._check_can_be_met(wanted, status)
+            queues: dict[Hashable, Task] = {(status, task.name): task for task, n in wanted.items() if n}
+            await self._until(
+                "take",
+                queues,
+                lambda: self._is_ready(wanted, status),
+                deadline,
+                f" of {dict(sizes)} {group_status}",
+            )
+        for task in wanted:
+            self._groups.learn_step(task, step)
+        return {task: self._engine.available(task, status, n) for task, n in wanted.items()}, status
+
+    async def _lend(
+        self,
+        sizes: Mapping[str, int],
+        *,
+        group_status: Status | str,
+        wait: bool,
+        timeout: float | None,
+        ttl_s: float | None,
+        train_step: int | None,
+    ) -> Batch:
+        ends = deadline_of(ttl_s)
+        wanted, status = await self._batch(sizes, group_status, wait, timeout, train_step)
+        lease, held = self._leases.lend(wanted, status, ends)
+        self._waits.wake()
+        self._waits.look_again()
+        return Batch(self, lease, held)

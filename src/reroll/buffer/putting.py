@@ -1,0 +1,148 @@
+"""The verbs of producers: put, and the leave to start."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final
+
+from reroll.buffer.arguments import (
+    checked_count,
+    checked_id,
+    checked_step,
+    checked_task,
+)
+from reroll.buffer.reservations import Reservation
+from reroll.buffer.shell import Shell
+from reroll.errors import InvalidArgument
+from reroll.query import Scalar
+from reroll.waiting import deadline_of
+
+_REMEMBERED_PUT_IDS: Final = 65_536
+
+
+class Putting(Shell):
+    """For producers."""
+
+    async def put(
+        self,
+        items: Sequence[Any],
+        task_name: str,
+        *,
+        model_step: int | None = None,
+        current_train_step: int | None = None,
+        stale_threshold: int | None = None,
+        token_stale_threshold: int | None = None,
+        expired_groups_retryable: bool = True,
+        priority: float | None = None,
+        tags: Mapping[str, Scalar] | None = None,
+        uid: int | None = None,
+        put_id: Hashable = None,
+        reservation: Reservation | None = None,
+        timeout: float | None = None,
+    ) -> int | None:
+        """Put a group of rollouts, and return its uid; None if it was dropped, or there was nothing to put.
+
+        A COMPLETED group waits until the limiter allows it and there is room; all others, and those under a
+        reservation, never wait. From then on the buffer owns the group.
+
+        Args:
+            items: the rollouts of one prompt.
+            task_name: the task that they belong to.
+            model_step: version of the weights that made the tokens which have no version yet.
+            current_train_step: the training step being prepared; staleness is computed from it, else each rollout's
+                own `seq_staleness` is trusted.
+            stale_threshold: the group expires if its staleness is at least this.
+            token_stale_threshold: a rollout expires when all its trainable tokens have at least this staleness.
+            expired_groups_retryable: whether an expired group is kept to be rolled again, or dropped.
+            priority: weight of the group for samplers that look at it; None: 1.
+            tags: names and values to query by.
+            uid: the group that these rollouts continue, if they are other objects than those that were taken.
+            put_id: a put of an id that was seen before stores nothing, and returns what the first one returned.
+            reservation: what `reserve` gave; this group is one of its. One that has ended by time is as none.
+            timeout: seconds to wait at most.
+
+        Raises InvalidArgument (naming rollout and field), WaitTimeout, Closed: then nothing has changed.
+
+        """
+        self._check_open()
+        deadline = deadline_of(timeout)
+        checked_task(task_name)
+        checked_id("put_id", put_id)
+        if put_id is not None and put_id in self._put_ids:
+            return self._put_ids[put_id]
+        if not isinstance(items, str) and isinstance(items, Sequence) and not items:
+            return None
+        plan = self._groups.plan_put(
+            items,
+            task_name,
+            model_step=model_step,
+            current_train_step=current_train_step,
+            stale_threshold=stale_threshold,
+            token_stale_threshold=token_stale_threshold,
+            expired_groups_retryable=expired_groups_retryable,
+            priority=priority,
+            tags=tags,
+            uid=uid,
+        )
+        await self._until(
+            "put", {("put", task_name): plan.task}, lambda: self._groups.can_put(plan), deadline
+        )
+        if (
+            put_id is not None and put_id in self._put_ids
+        ):  # carried out by another call while this one waited
+            return self._put_ids[put_id]
+        stored = self._groups.put(plan, wait=reservation is None)
+        if reservation is not None:
+            self._reservations.settle(reservation)
+        if put_id is not None:
+            self._put_ids[put_id] = stored
+            if len(self._put_ids) > _REMEMBERED_PUT_IDS:
+                self._put_ids.popitem(last=False)
+        self._waits.wake()
+        return stored
+
+    async def reserve(
+        self, n: int, task_name: str, *, timeout: float | None = None, ttl_s: float | None = None
+    ) -> Reservation:
+        """Wait until n groups may be started so that all can be trained in time; see `StalenessWindow`.
+
+        Each group is settled by `put(..., reservation=...)`, the rest by `release` or after `ttl_s` seconds. Without a
+        window it is granted at once. Raises InvalidArgument for more than the window ever allows, WaitTimeout, Closed.
+        """
+        self._check_open()
+        deadline, ends = deadline_of(timeout), deadline_of(ttl_s)
+        count = checked_count("n", n)
+        task = self._engine.task(checked_task(task_name))
+        window = task.settings.window
+        if count < 1 or (window is not None and count > window.largest):
+            raise InvalidArgument(
+                f"n must be at least 1{'' if window is None else f', and at most {window.largest} under {window}'}, not {n}"
+            )
+        await self._until(
+            "reserve", {("reserve", task_name): task}, lambda: task.may_start() >= count, deadline
+        )
+        reservation = self._reservations.make(task, count, ends)
+        self._waits.look_again()
+        return reservation
+
+    async def release(self, reservation: Reservation) -> int:
+        """Give up the groups of a reservation that were not put; return how many those were."""
+        self._check_open()
+        self._reservations.check(reservation, getattr(reservation, "task_name", ""))
+        released = self._reservations.release(reservation)
+        self._waits.wake()
+        return released
+
+    async def advance(self, step: int, *, version: int | None = None) -> None:
+        """Tell that training step `step` is done, and which version of the weights generates from now on.
+
+        Without `version`: the last multiple of the window's `sync_interval`.
+        """
+        self._check_open()
+        done = checked_step("step", step)
+        serving = checked_step("version", version)
+        if done is None:
+            raise InvalidArgument("step must be told: the training step that is done")
+        self._engine.advanced = (done, serving)
+        for task in self._engine.tasks.values():
+            task.advance(done, serving)
+            self._groups.learn_step(task, done)
+        self._waits.wake()
