@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from reroll.buffer.flow import Flow, Histogram, Responses, TaskFlow, Wait
 from reroll.buffer.groups import Groups
-from reroll.buffer.stats import Distribution, Lengths, ResponseStats, Stats, TaskStats
+from reroll.buffer.stats import Distribution, Lengths, ResponseStats, Stats, TaskStats, share
 from reroll.engine.columns import NO_VERSION, RESIDENT, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import PUT, Amount
@@ -78,7 +78,7 @@ def _warnings(name: str, stats: TaskStats) -> Iterator[str]:
             f"task {name!r}: {failed:.0%} of its puts failed; read the error_msg of its FAILED groups, and keep the rest "
             f"of such groups with on_failed='drop_member'"
         )
-    expired = _share(stats.lost_tokens["expired"], stats.put.tokens)
+    expired = share(stats.lost_tokens["expired"], stats.put.tokens)
     if expired is not None and expired > 0.3:
         yield (
             f"task {name!r}: {expired:.0%} of its tokens expired untrained; raise its stale threshold, generate less "
@@ -99,15 +99,15 @@ def _responses(
         return sum(getattr(part, name) for part in of)
 
     def rate(name: str) -> float | None:
-        return _share(total(name) - total(name, earlier), seconds) if seconds else None
+        return share(total(name) - total(name, earlier), seconds) if seconds else None
 
     return ResponseStats(
         groups=total("groups"),
         rollouts=total("rollouts"),
         lengths=_lengths([part.bits for part in parts], total("tokens")),
-        reward_mean=_share(total("score"), total("scored")),
-        solved_share=_share(total("solved"), total("scored")),
-        zero_variance_share=_share(total("uniform"), total("compared")),
+        reward_mean=share(total("score"), total("scored")),
+        solved_share=share(total("solved"), total("scored")),
+        zero_variance_share=share(total("uniform"), total("compared")),
         groups_per_s=rate("groups"),
         tokens_per_s=rate("tokens"),
     )
@@ -193,7 +193,3 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
 
 def _untrained(amount: Amount) -> int:
     return amount.tokens - amount.trained_tokens
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

@@ -17,7 +17,7 @@ class Distribution:
     @property
     def mean(self) -> float | None:
         """The exact mean, None of nothing."""
-        return _share(self.total, self.count)
+        return share(self.total, self.count)
 
     @property
     def max(self) -> int | None:
@@ -118,7 +118,7 @@ class TaskStats:
     @property
     def lost_share(self) -> float | None:
         """Lost tokens of all that were put, None before the first."""
-        return _share(sum(self.lost_tokens.values()), self.put.tokens)
+        return share(sum(self.lost_tokens.values()), self.put.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,3 +137,7 @@ class Stats:
     """Reservations that have groups left."""
     warnings: list[str]
     """What looks wrong, and what to change."""
+
+
+def share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
