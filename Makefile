@@ -32,8 +32,9 @@ format: $(STAMP)  ## Format the code.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## Measure every engine operation, and its growth.
+bench: $(STAMP)  ## Measure every operation, its growth, and a scanning design beside it.
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/buffer.py
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

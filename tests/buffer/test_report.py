@@ -222,7 +222,8 @@ async def test_waits():
     flow.waited("take", "math", 2.0)
     flow.waited("take", "code", 3.0)
     stats = await buffer.stats()
-    assert stats.tasks["math"].waits == {"put": Wait(), "take": Wait(1, 2.0, 2.0), "sample": Wait()}
+    waits = {"put": Wait(), "reserve": Wait(), "take": Wait(1, 2.0, 2.0), "sample": Wait()}
+    assert stats.tasks["math"].waits == waits
     assert stats.total.waits["take"] == Wait(2, 5.0, 3.0)
     assert (await buffer.metrics())["buffer/wait_max_s/take"] == 3.0
 
@@ -377,3 +378,13 @@ def test_no_task_name_can_make_two_metrics_one():
     for name in METRICS:
         prefix, *rest = name.split("/")
         assert all(f"{prefix}/{'/'.join(rest[n:])}" not in METRICS for n in range(1, len(rest)))
+
+
+async def test_leases_and_reservations_can_be_seen():
+    buffer, _ = built()
+    await buffer.put([rollout([1])], "math")
+    await buffer.reserve(2, "math")
+    async with buffer.lease({"math": 1}):
+        stats = await buffer.stats()
+        assert (stats.leases, stats.reservations, stats.tasks["math"].leased) == (1, 1, 1)
+    assert (await buffer.stats()).leases == 0
