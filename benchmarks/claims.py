@@ -1,7 +1,6 @@
 """What the project promises about speed, held against what was measured."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from cycle import NUMBA, NUMPY
 from cycle import Measured as Cycle
@@ -9,21 +8,9 @@ from footprint import Import, Overhead
 from measure import Timing, times
 from operations import OURS, SCANNING
 from operations import Measured as Operation
+from reporting import Claim
 
 SMALL, LARGE = 10**4, 10**5
-
-
-class Claim(NamedTuple):
-    """A promise, and what became of it."""
-
-    text: str
-    measured: str
-    holds: bool | None
-    """None: could not be measured in this run."""
-
-    @property
-    def verdict(self) -> str:
-        return "-" if self.holds is None else "PASS" if self.holds else "MISS"
 
 
 def growth(timings: Mapping[Operation, Timing], operation: str, design: str = OURS) -> float | None:

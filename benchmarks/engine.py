@@ -9,13 +9,8 @@ Prints tables, then every claim with PASS or MISS, and writes all numbers as JSO
 """
 
 import argparse
-import json
-import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
@@ -24,6 +19,7 @@ import cycle
 import footprint
 import operations
 from measure import Timing, microseconds, print_table, times
+from reporting import arguments, conclude, print_title, seconds, versions
 from reroll import Fifo, Prioritized
 
 
@@ -57,7 +53,7 @@ def main() -> int:
     options = _options()
     plan = QUICK if options.quick else Plan()
     start = perf_counter()
-    print(f"reroll engine benchmark, {', '.join(f'{name} {value}' for name, value in _versions().items())}")
+    print_title("reroll engine benchmark")
 
     timed = operations.measure_operations(plan.sizes, plan.scanning_sizes, plan.rounds)
     _print_operations(timed, plan)
@@ -79,59 +75,26 @@ def main() -> int:
         *claims.heavy_claims(heavy),
         *claims.footprint_claims(overheads, imports),
     ]
-    print_table(
-        "Claims", ("claim", "measured", ""), [(claim.text, claim.measured, claim.verdict) for claim in judged]
-    )
-    print(
-        f"\n{perf_counter() - start:.0f} s, load {_load()} on {os.cpu_count()} processors (work of others widens spreads)"
-    )
     report = {
-        "versions": _versions() | peers,
+        "versions": versions() | peers,
         "plan": plan._asdict(),
-        "operations": [key._asdict() | _seconds(timing) for key, timing in timed.items()],
-        "cycles": [key._asdict() | _seconds(timing) for key, timing in cycles.items()],
+        "operations": [key._asdict() | seconds(timing) for key, timing in timed.items()],
+        "cycles": [key._asdict() | seconds(timing) for key, timing in cycles.items()],
         "heavy": [
-            key._asdict() | {"even": _seconds(even), "heavy": _seconds(uneven)}
+            key._asdict() | {"even": seconds(even), "heavy": seconds(uneven)}
             for key, (even, uneven) in heavy.items()
         ],
         "overhead_bytes": [overhead._asdict() for overhead in overheads],
         "import_s": {name: taken._asdict() for name, taken in imports.items()},
         "growth": grown._asdict() | {"worst": [stall._asdict() for stall in grown.worst]},
-        "claims": [claim._asdict() | {"verdict": claim.verdict} for claim in judged],
     }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"All numbers: {options.json}")
-    missed = any(claim.holds is False for claim in judged)
-    return 1 if options.check and missed else 0
+    return conclude(judged, report, perf_counter() - start, options)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure every operation of the engine.")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
+    parser = arguments("Measure every operation of the engine.", "engine.json")
     parser.add_argument("--peers-python", metavar="PATH", help="an interpreter that has cpprb and torchrl")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a claim is missed")
-    default = Path(__file__).parent / "results" / "engine.json"
-    parser.add_argument("--json", metavar="PATH", type=Path, default=default, help="where the numbers go")
     return parser.parse_args()
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "cpus": str(os.cpu_count())}
-    for name in ("reroll", "numpy", "numba"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "missing"
-    return versions
-
-
-def _load() -> str:
-    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
-
-
-def _seconds(timing: Timing) -> dict[str, float]:
-    return {f"{name}_s": value for name, value in timing._asdict().items()}
 
 
 def _size(rows: int) -> str:

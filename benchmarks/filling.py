@@ -53,7 +53,7 @@ def filled_selector(spec: SelectorSpec, rows: int, *, numba: bool) -> tuple[Colu
     columns = Columns()
     columns.allocate({"uid": 1})
     columns.restore(_widened_rows(columns.rows(np.array([0])), rows))
-    with _numba(numba):
+    with numba_wanted(numba):
         selector = spec.build(columns, "sampler")
     selector.add(np.arange(rows))
     return columns, selector
@@ -79,7 +79,7 @@ def _widened_slots(state: Any, rows: int) -> Any:
 
 
 @contextmanager
-def _numba(wanted: bool) -> Iterator[None]:
+def numba_wanted(wanted: bool) -> Iterator[None]:
     """Build with numba or without it."""
     before = os.environ.pop("REROLL_NO_NUMBA", None)
     os.environ.update({} if wanted else {"REROLL_NO_NUMBA": "1"})

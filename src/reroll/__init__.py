@@ -1,12 +1,13 @@
 """reroll: a replay buffer for reinforcement learning of language models."""
 
+import typing as _typing
+
 from reroll._version import __version__
 from reroll.buffer.batch import Batch
 from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.stats import Stats
-from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig
 from reroll.engine.ledger import Amount
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
 from reroll.engine.rows import Row
@@ -39,6 +40,9 @@ from reroll.query import Query, parse_query
 from reroll.rollout import DictRollout, Rollout, Status, effective_response_mask, status_from_finish_reason
 from reroll.sample import Sample, SampleInfo
 from reroll.table import Table, TableInfo
+
+if _typing.TYPE_CHECKING:
+    from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig
 
 __all__ = [
     "Amount",
@@ -92,3 +96,12 @@ __all__ = [
     "parse_query",
     "status_from_finish_reason",
 ]
+
+
+def __getattr__(name: str) -> _typing.Any:
+    # Configurations are loaded when they are first asked for: pydantic takes a third of the time to import all of it.
+    if name in ("AsyncReplayBufferConfig", "ReplayBufferConfig", "SyncReplayBufferConfig", "TaskConfig"):
+        from reroll import config  # noqa: PLC0415
+
+        return getattr(config, name)
+    raise AttributeError(f"module 'reroll' has no attribute {name!r}")

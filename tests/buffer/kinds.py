@@ -85,5 +85,5 @@ def fields_of(item: Any) -> dict[str, Any]:
     if isinstance(item, DictRollout):
         return dict(item.data)
     slots = [name for cls in type(item).__mro__ for name in getattr(cls, "__slots__", ())]
-    found = {name: getattr(item, name) for name in slots if name != "__weakref__" and hasattr(item, name)}
+    found = {name: getattr(item, name) for name in slots if not name.startswith("__") and hasattr(item, name)}
     return {**found, **getattr(item, "__dict__", {})}

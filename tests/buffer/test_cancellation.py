@@ -70,27 +70,13 @@ async def test_nothing_is_lost_or_doubled(options, seed):
     async def consume(task):
         while len(taken[task]) < total:
             wanted = min(chaos.dice.randint(1, 2), total - len(taken[task]))
-            verb = buffer.take_batch({task: wanted}, wait=chaos.dice.random() < 0.7, timeout=None)
-            result = await chaos.call(_bounded(verb))
+            wait = chaos.dice.random() < 0.7
+            result = await chaos.call(buffer.take_batch({task: wanted}, wait=wait))
             taken[task] += names(result[0][task]) if result else []
             await asyncio.sleep(0)
 
-    async def _bounded(verb):
-        """Give a waiting call up after a while, so that consumers of the last groups do not wait for each other."""
-        waiting = asyncio.ensure_future(verb)
-        for _ in range(50):
-            if waiting.done():
-                break
-            await asyncio.sleep(0)
-        waiting.cancel()
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            return None
-
     producers = [produce(task, index * per_producer) for task in tasks for index in range(3)]
-    consumers = [consume(task) for task in tasks for _ in range(1)]
-    await asyncio.gather(*producers, *consumers, *map(resume, tasks))
+    await asyncio.gather(*producers, *map(consume, tasks), *map(resume, tasks))
     for task in tasks:
         assert sorted(taken[task]) == list(range(total))
         books = (await buffer.ledger())[task]

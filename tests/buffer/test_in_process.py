@@ -148,7 +148,7 @@ async def test_a_wrong_member_leaves_the_others_alone(kind, wrong):
 async def test_an_unknown_status_is_refused():
     buffer = fifo()
     picture = Picture([KINDS["slots"](status="done", response_ids=[1])])
-    with pytest.raises(InvalidArgument, match="rollout 0.*status"):
+    with pytest.raises(InvalidArgument, match=r"rollout 0.*status"):
         await buffer.put(picture.items, "t", model_step=1)
     picture.assert_unchanged()
 
@@ -198,9 +198,9 @@ async def test_groups_that_stay_out_too_long_are_given_up():
     clock.advance(6)
     await buffer.put(group("b", status=ABORTED), "t")
     (late,) = await buffer.get(1, "t", ABORTED)
-    clock.advance(4)
+    clock.advance(3)
     assert (await buffer.ledger())["t"]["out"].groups == 2
-    clock.advance(1)
+    clock.advance(2)
     books = (await buffer.ledger())["t"]
     assert (books["out"].groups, books["deleted"].groups) == (1, 1)
     assert await buffer.put(late, "t") == 2
@@ -215,3 +215,12 @@ async def test_members_that_failed_and_were_dropped_stay_as_they_are():
     before = copy.deepcopy(bad)
     await buffer.put([rollout(), bad], "t", model_step=3, current_train_step=9)
     assert bad == before
+
+
+async def test_a_refused_put_does_not_mark_fields_of_a_pydantic_model_as_set():
+    buffer = fifo()
+    item = KINDS["pydantic"](status="completed", response_ids=[5, 6])
+    before = set(item.model_fields_set)
+    with pytest.raises(InvalidArgument):
+        await buffer.put([item], "t", priority=-1.0)
+    assert item.model_fields_set == before

@@ -29,7 +29,7 @@ class Parking:
 
     def __init__(self, buffer):
         self._parked = threading.Semaphore(0)
-        waits = buffer._buffer._waits
+        waits = buffer._target._waits
         enter = waits._enter
 
         def entered(waiter):

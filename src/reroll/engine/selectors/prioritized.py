@@ -143,10 +143,10 @@ class PrioritizedSelector:
 
     def touch(self, slots: IntArray) -> None:
         weights, ageing, _ = self._weigh(slots)
-        positive = weights > 0
-        if len(self) == len(self._lasting) and positive.all() and not ageing.any():
+        if self._half_life is None and len(self) == len(self._lasting) and weights.all():
             self._lasting.set(slots, weights)  # the usual case, without the cost of splitting
             return
+        positive = weights > 0
         settled = np.zeros(len(slots), np.bool_)
         for part, belongs in ((self._ageing, positive & ageing), (self._lasting, positive & ~ageing)):
             stays = belongs & part.holds(slots)
@@ -233,13 +233,11 @@ class PrioritizedSelector:
     def _weigh(self, slots: IntArray) -> tuple[FloatArray, BoolArray, BoolArray]:
         """Return the weights, as of the reference version, which rows age, and which of those are faint: 0 here."""
         columns = self._columns
-        weights = columns.priority[slots]
-        with np.errstate(over="ignore"):  # saturates
-            if self._alpha != 1:
-                weights = weights**self._alpha
-            if self._reuse_decay != 1:
-                weights = weights * self._reuse_decay ** columns.uses[slots]
-            weights = np.minimum(weights, _LARGEST)
+        weights = columns.priority.take(slots)
+        if self._alpha != 1 or self._reuse_decay != 1:
+            with np.errstate(over="ignore"):  # saturates
+                weights = weights**self._alpha * self._reuse_decay ** columns.uses[slots]
+        np.minimum(weights, _LARGEST, out=weights)
         if self._half_life is None:
             nobody = np.zeros(len(slots), np.bool_)
             return weights, nobody, nobody
