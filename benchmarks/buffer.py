@@ -34,7 +34,7 @@ class Plan(NamedTuple):
     """As Rollout, and as lists."""
     wake_up_rounds: int = 200
     stall_groups: int = 30_000
-    replay_sizes: Sequence[int] = claims.REPLAY_SIZES
+    replay_sizes: Sequence[int] = (5_000, 50_000)
     replay_rounds: int = 31
     samplers: Sequence[str] = tuple(replay.SAMPLERS)
     lease_groups: int = 10_000
@@ -44,15 +44,15 @@ class Plan(NamedTuple):
 QUICK = Plan(
     sizes=(SMALL, MIDDLE),
     rounds=7,
-    expire_rounds=(3, 1),
-    memory_groups=(2_000, 500),
+    expire_rounds=(2, 1),
+    memory_groups=(1_000, 300),
     wake_up_rounds=50,
-    stall_groups=3_000,
-    replay_sizes=(5_000, 50_000),
+    stall_groups=2_000,
+    replay_sizes=(1_000, 10_000),
     replay_rounds=15,
     samplers=(replay.PLAIN,),
-    lease_groups=2_000,
-    lease_rounds=31,
+    lease_groups=1_000,
+    lease_rounds=21,
 )
 
 

@@ -14,12 +14,10 @@ from groups import LONG, TASK, WORKLOAD_R, Group, drive, fill, rollout_maker
 from measure import Case, Timing, interleave, per_operation
 from reroll import (
     Fifo,
-    Mixture,
     Prioritized,
     ReplayBuffer,
     ReplayBufferConfig,
     SyncReplayBufferConfig,
-    Uniform,
 )
 
 BATCH = 64
@@ -30,8 +28,6 @@ SAMPLERS: Mapping[str, tuple[Any, bool]] = {
     PLAIN: (Prioritized(alpha=0.6, beta=0.4), True),
     "prioritized, without numba": (Prioritized(alpha=0.6, beta=0.4), False),
     "prioritized, with decay": (Prioritized(alpha=0.6, beta=0.4, half_life=4.0, reuse_decay=0.9), True),
-    "mixture": (Mixture(0.25, Prioritized(alpha=0.6, beta=0.4)), True),
-    "uniform": (Uniform(), True),
 }
 """The sampler, and whether numba may be used."""
 

@@ -4,12 +4,13 @@ import argparse
 import json
 import os
 import platform
+import statistics
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measure import Timing, print_table
+from measure import Timing, microseconds, per_operation, print_table
 
 
 class Claim(NamedTuple):
@@ -62,7 +63,11 @@ def conclude(
     print_table(
         "Claims", ("claim", "measured", ""), [(claim.text, claim.measured, claim.verdict) for claim in claims]
     )
-    print(f"\n{taken_s:.0f} s, load {_load()} on {os.cpu_count()} processors (work of others widens spreads)")
+    pace = microseconds(_pace())
+    print(
+        f"\nA loop of 10,000 additions takes {pace} us here and now; where it is 250, all calls are as much quicker."
+    )
+    print(f"{taken_s:.0f} s, load {_load()} on {os.cpu_count()} processors (work of others widens spreads)")
     judged = [claim._asdict() | {"verdict": claim.verdict} for claim in claims]
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps({**report, "claims": judged}, indent=1) + "\n")
@@ -73,3 +78,14 @@ def conclude(
 
 def _load() -> str:
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+
+
+def _pace() -> float:
+    """How quick Python is here and now, in seconds; claims of milliseconds depend on it."""
+
+    def loop() -> None:
+        total = 0
+        for number in range(10_000):
+            total += number
+
+    return statistics.median(per_operation(loop) for _ in range(101))

@@ -6,7 +6,7 @@ blocking       the same verbs for threads, generated
 arguments      checks of what callers hand in
 
 What happens, synchronous, never waiting:
-groups         the rollouts behind the engine's rows
+groups         what the verbs do to groups; payloads: which group is where; expiring: what is too stale
 group          one group: its rollouts, and what is known of each
 put            a put as a plan: decided without changing anything, carried out in one step
 signals        what a group is worth training on

@@ -15,7 +15,7 @@ from reroll.buffer.arguments import (
     checked_thresholds,
     checked_uids,
 )
-from reroll.buffer.groups import Thresholds
+from reroll.buffer.expiring import Thresholds
 from reroll.buffer.shell import Shell
 from reroll.engine.limiters import Limiter, limiter_of
 from reroll.engine.priorities import checked_priority

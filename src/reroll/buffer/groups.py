@@ -4,56 +4,30 @@ Rows decide and rollouts follow. What is here is told the time, and holds no loc
 or a typed error before anything has changed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from reroll.buffer.flow import Flow
+from reroll.buffer.expiring import Expiring
 from reroll.buffer.group import Group
-from reroll.buffer.out import Out
 from reroll.buffer.patch import patch_members
-from reroll.buffer.put import Decision, GroupRules, Put, look, row_of
+from reroll.buffer.put import Decision, Put, look, row_of
 from reroll.buffer.signals import priority_of
-from reroll.engine.columns import NO_VERSION, RESIDENT, IntArray
-from reroll.engine.engine import Drawn, Engine
+from reroll.engine.columns import IntArray
+from reroll.engine.engine import Drawn
 from reroll.engine.lending import Settled, lend, use
 from reroll.engine.priorities import checked_priority
-from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
-from reroll.errors import InvalidArgument, UnknownUid
+from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, Task
+from reroll.errors import InvalidArgument
 from reroll.query import Scalar
-from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness
+from reroll.rollout import Status, summarize
 from reroll.rollout.foreign import write_if_present
 from reroll.sample import Sample, sample_infos
 
 
-class Thresholds(NamedTuple):
-    """What a refresh asks for."""
-
-    stale_threshold: int | None
-    token_stale_threshold: int | None
-    retryable: bool
-
-
-class Groups:
-    """All groups of a buffer, by row."""
-
-    def __init__(
-        self, engine: Engine, rules_of: Callable[[str], GroupRules], out_ttl_s: float | None
-    ) -> None:
-        self.engine = engine
-        self.flow = Flow()
-        self.out = Out(out_ttl_s)
-        self.rules_of = rules_of
-        self.on_hand_out: Callable[[list[int]], None] = _nothing
-        self._thresholds: dict[str, Thresholds] = {}  # of each task's last refresh
-        self._groups: list[Group | None] = []  # by slot
-        self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
-
-    def __len__(self) -> int:
-        return sum(len(pool) for task in self.engine.tasks.values() for pool in task.pools)
-
-    # --- put
+class Groups(Expiring):
+    """What the verbs of a buffer do to its groups."""
 
     def plan_put(
         self,
@@ -131,8 +105,6 @@ class Groups:
         self._forget(gone)
         return uid if uid in self._slot_of else None
 
-    # --- hand out
-
     def take(self, task: Task, status: int, n: int) -> list[list[Any]]:
         """Take up to n groups out. Raises WouldBlock while limiter or sampler do not allow it."""
         columns = self.engine.columns
@@ -189,63 +161,6 @@ class Groups:
             self.out.add(self._group(slot))
         self._forget(settled.gone)
 
-    def recheck(self, slots: IntArray) -> None:
-        """Let rows that came back expire, if a refresh would have let them meanwhile."""
-        for task, status, part in self.engine.by_pool(slots):
-            self.learn_step(task, None)
-            rule = self._thresholds.get(task.name)
-            if rule is not None and status in (COMPLETED, *self.expirable(task.name)):
-                stale = self.engine.stale(task, status, rule.stale_threshold, rule.token_stale_threshold)
-                self._expire(task, status, part[np.isin(part, stale)], rule)
-
-    def peek(self, uids: Iterable[int]) -> list[list[Any]]:
-        """Return groups without taking them. Raises UnknownUid."""
-        columns = self.engine.columns
-        steps = [task.step for task in self.engine.tasks.values()]
-        return [
-            self._group(slot).shown(steps[columns.task[slot]], int(columns.staleness[slot]))
-            for slot in self.slots(uids).tolist()
-        ]
-
-    # --- expiry
-
-    def learn_step(self, task: Task, step: int | None) -> None:
-        """Tell a task its training step; what is older than its age limit goes."""
-        task.learn_step(step)
-        max_age = self.rules_of(task.name).max_age
-        if max_age is not None:
-            too_old = self.engine.stale(task, COMPLETED, max_age + 1, None)
-            if len(too_old):
-                self._drop_expired(task, COMPLETED, too_old)
-
-    def refresh(self, task: Task, statuses: Iterable[int], thresholds: Thresholds) -> int:
-        """Expire what is too stale as of the task's step; return how many groups newly did. O(what expires)."""
-        self._thresholds[task.name] = thresholds
-        wanted = list(statuses)
-        for status in wanted:  # before any group joins EXPIRED, whose staleness is told from then on
-            self.engine.forget_told_staleness(task, status)
-        count = 0
-        for status in wanted:
-            slots = self.engine.stale(
-                task, status, thresholds.stale_threshold, thresholds.token_stale_threshold
-            )
-            count += len(slots) if status != EXPIRED else 0
-            self._expire(task, status, slots, thresholds)
-        return count
-
-    def _expire(self, task: Task, status: int, slots: IntArray, thresholds: Thresholds) -> None:
-        if not len(slots):
-            return
-        if not thresholds.retryable:
-            self._drop_expired(task, status, slots)
-        elif self.rules_of(task.name).expire == "group":
-            self._expire_groups(task, status, slots)
-        else:
-            for slot in slots.tolist():
-                self._expire_members(task, slot, self._stale_members(task, slot, thresholds))
-
-    # --- one by one
-
     def delete(self, slots: IntArray) -> int:
         """Delete groups by slot, resident or out."""
         for slot in slots.tolist():
@@ -275,46 +190,6 @@ class Groups:
         columns.reward_mean[slot], columns.reward_std[slot] = row["reward_mean"], row["reward_std"]
         if checked_tags:
             columns.tags[slot] = {**columns.tags.get(slot, {}), **checked_tags}
-
-    def slots(self, uids: Iterable[int]) -> IntArray:
-        """Return where groups are. Raises UnknownUid."""
-        wanted = list(uids)
-        for uid in wanted:
-            if uid not in self._slot_of:
-                raise UnknownUid(f"no group has uid {uid!r}: it was consumed, deleted, or never here")
-        return np.array([self._slot_of[uid] for uid in wanted], np.int64)
-
-    def is_resident(self, uid: object) -> bool:
-        """Return whether a group of this uid is in a pool."""
-        slot = self._slot_of.get(uid)  # type: ignore[call-overload]  # what is no uid is not there
-        return slot is not None and bool(self.engine.columns.place[slot] == RESIDENT)
-
-    def resident_slots(self, uids: Iterable[int]) -> IntArray:
-        """Return where groups are that are in a pool; others are passed over."""
-        return self.slots(uid for uid in dict.fromkeys(uids) if self.is_resident(uid))
-
-    def expirable(self, task_name: str) -> tuple[int, ...]:
-        """Return the statuses whose groups expire if nobody says which."""
-        both = (COMPLETED, STATUS_CODE[Status.ABORTED])
-        return (*both, EXPIRED) if self.rules_of(task_name).expire == "member" else both
-
-    # --- inside
-
-    def _group(self, slot: int) -> Group:
-        group = self._groups[slot]
-        assert group is not None  # noqa: S101  (every row has a group)
-        return group
-
-    def _store(self, slot: int, group: Group) -> None:
-        if slot == len(self._groups):
-            self._groups.append(None)
-        self._groups[slot] = group
-        self._slot_of[group.uid] = slot
-
-    def _forget(self, slots: IntArray) -> None:
-        for slot in slots.tolist():
-            del self._slot_of[self._group(slot).uid]
-            self._groups[slot] = None
 
     def _check_task(self, slot: int, task_name: str) -> None:
         own = list(self.engine.tasks)[self.engine.columns.task[slot]]
@@ -354,70 +229,6 @@ class Groups:
         """Tell who keeps leases that groups are with somebody else now; replayed ones are with many at once."""
         if status != COMPLETED or task.settings.max_times_sampled == 1:
             self.on_hand_out([self._group(slot).uid for slot in slots.tolist()])
-
-    def _stale_members(self, task: Task, slot: int, thresholds: Thresholds) -> dict[int, int]:
-        """Return the staleness of those members of a row that are too stale."""
-        group, step = self._group(slot), task.step or 0
-        return {
-            member: version_staleness(oldest, step)
-            for member, (oldest, trainable) in enumerate(zip(group.versions, group.trainable, strict=True))
-            if is_too_stale(
-                oldest,
-                trainable,
-                step,
-                stale_threshold=thresholds.stale_threshold,
-                token_stale_threshold=thresholds.token_stale_threshold,
-            )
-        }
-
-    def _expire_groups(self, task: Task, status: int, slots: IntArray) -> None:
-        """Let whole groups expire: rows at once, rollouts when they are shown."""
-        nothing = np.full(len(slots), NO_VERSION)
-        unknown = np.full(len(slots), np.nan)
-        tokens = np.array([self._group(slot).prompt_tokens() for slot in slots.tolist()], np.int64)
-        self.engine.expire(
-            task,
-            status,
-            slots,
-            {
-                "staleness": self.engine.staleness(slots),
-                "num_tokens": np.minimum(tokens, self.engine.columns.num_tokens[slots]),
-                **dict.fromkeys(("version", "newest", "trainable"), nothing),
-                **dict.fromkeys(("reward_mean", "reward_std"), unknown),
-            },
-        )
-        for slot in slots.tolist():
-            self._group(slot).expire_later(task.step or 0)
-
-    def _expire_members(self, task: Task, slot: int, staleness: Mapping[int, int]) -> None:
-        """Let members of one group expire, at once; the group waits in EXPIRED."""
-        group, columns = self._group(slot), self.engine.columns
-        one = np.array([slot])
-        group.expire_now(staleness)
-        summary = summarize(group.items)
-        group.learn(summary)
-        row = {**row_of(summary), "staleness": max(staleness.values())}
-        row["num_tokens"] = min(row["num_tokens"], int(columns.num_tokens[slot]))
-        num_bytes = int(row.pop("num_bytes"))
-        self.engine.expire(
-            task, int(columns.status[slot]), one, {name: np.array([v]) for name, v in row.items()}
-        )
-        self.engine.change_bytes(slot, num_bytes)
-
-    def _drop_expired(self, task: Task, status: int, slots: IntArray) -> None:
-        """Drop groups as too stale, and let go of their data."""
-        columns = self.engine.columns
-        # A trainer may still work on what it was given.
-        unseen = slots[(columns.trained[slots] == 0) & (columns.pending[slots] == 0)]
-        self.engine.drop(task, status, slots)
-        for slot in unseen.tolist():
-            for item in self._group(slot).items:
-                release(item)
-        self._forget(slots)
-
-
-def _nothing(_: list[int]) -> None:
-    pass
 
 
 def _checked_tags(tags: Mapping[str, Scalar] | None) -> dict[str, Scalar] | None:

@@ -49,7 +49,7 @@ class Leases:
 
     def lend(self, wanted: Mapping[Task, int], status: int, deadline: float | None) -> tuple[int, Held]:
         """Lend what is there of what is wanted; return the lease's id, and what it holds."""
-        samples = {task.name: self._groups.lend(task, status, n) for task, n in wanted.items()}
+        samples = {task.name: self._groups.lend(task, status, n) if n else [] for task, n in wanted.items()}
         held = Held(
             groups={name: [sample.group for sample in given] for name, given in samples.items()},
             samples=samples,

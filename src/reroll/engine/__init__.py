@@ -8,7 +8,10 @@ task         what belongs to all pools of one task: settings, counters, ledger
 ledger       where every group and token is, or how it left
 proceeds     refuses configurations that can never proceed
 ages         which rows are too stale, by policy version
+moves        how rows move between pools, places and buckets
 engine       the verbs, and one seeded generator
+lending      leases, on rows
+window       how many groups producers may start
 rows         rows as the query language sees them
 state        everything it knows, as plain values, and back
 

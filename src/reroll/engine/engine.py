@@ -1,7 +1,7 @@
 """The verbs of the engine. See the package's docstring for what it promises."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -11,26 +11,21 @@ from reroll.engine.columns import (
     LEASED,
     NO_VERSION,
     OUT,
-    PLACES,
     RESIDENT,
-    Columns,
     FloatArray,
     IntArray,
 )
 from reroll.engine.ledger import Amount
+from reroll.engine.moves import NOBODY, Moves
 from reroll.engine.selectors.selector import Picks
 from reroll.engine.task import (
     COMPLETED,
     EXPIRED,
-    REJECTED,
     RETURNING,
     STATUSES,
     Task,
-    TaskSettings,
 )
 from reroll.errors import InvalidArgument, WouldBlock
-
-_NOBODY: IntArray = np.zeros(0, np.int64)
 
 
 class Inserted(NamedTuple):
@@ -58,40 +53,8 @@ class Drawn(NamedTuple):
     """Slots of rows that this draw used up; their payloads can be dropped once they are handed out."""
 
 
-class Engine:
+class Engine(Moves):
     """Rows of all tasks, and one seeded generator: the same seed and the same calls give the same picks."""
-
-    def __init__(
-        self,
-        settings_of: Callable[[str], TaskSettings],
-        *,
-        seed: int | None = None,
-        max_bytes: int | None = None,
-    ) -> None:
-        self.settings_of = settings_of
-        self.max_bytes = max_bytes
-        self.columns = Columns()
-        self.tasks: dict[str, Task] = {}
-        self.rng = np.random.Generator(np.random.PCG64(seed))
-        self.advanced: tuple[int, int | None] = (0, None)  # as told last, for tasks that come later
-        self.last_uid = 0
-        self.last_tick = 0  # of the clock that orders inserts and priority updates
-
-    # --- asking
-
-    def task(self, name: str) -> Task:
-        """Return the task of this name, made on first use."""
-        found = self.tasks.get(name)
-        if found is None:
-            found = Task(name, len(self.tasks), self.settings_of(name), self.columns)
-            found.advance(*self.advanced)
-            self.tasks[name] = found
-        return found
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all resident payloads but those of rejected groups."""
-        return sum(task.num_bytes for task in self.tasks.values())
 
     def can_insert(self, task: Task, k: int = 1, num_bytes: int = 0) -> bool:
         """Return whether k COMPLETED groups of together `num_bytes` may be inserted now."""
@@ -126,8 +89,6 @@ class Engine:
         alive = self.columns.alive()
         found: IntArray = alive[self.columns.place[alive] == RESIDENT]
         return found
-
-    # --- entering
 
     def insert(
         self, task: Task, values: Mapping[str, float], status: int = COMPLETED, *, admitted: bool = False
@@ -186,8 +147,6 @@ class Engine:
         columns.timestamp[slot] = columns.touched[slot] = self._next_tick()
         return Inserted(slot, self._settle(task, status, slot))
 
-    # --- leaving
-
     def draw(self, task: Task, n: int, *, replace: bool = False) -> Drawn:
         """Sample n COMPLETED groups (all, if there are fewer); those that reach the use limit leave.
 
@@ -229,7 +188,7 @@ class Engine:
         if status in RETURNING:
             self.lift(task, status, slots, OUT)
             task.out += len(slots)
-            return slots, _NOBODY
+            return slots, NOBODY
         if status == COMPLETED:
             self.count_use(task, slots)
             self.mark_trained(task, slots, "resident")
@@ -252,7 +211,7 @@ class Engine:
             times_sampled=columns.uses[slots].astype(np.int64),
             staleness=self.staleness(slots),
             table_size=size,
-            gone=_NOBODY,
+            gone=NOBODY,
         )
 
     def delete(self, slots: IntArray) -> None:
@@ -272,8 +231,6 @@ class Engine:
         for task in self.tasks.values():
             task.counters = type(task.counters)()
 
-    # --- changing
-
     def set_priorities(self, slots: IntArray, priorities: FloatArray) -> None:
         """Set the priorities, already checked, of resident rows that may be of several tasks."""
         self.columns.priority[slots] = priorities
@@ -281,13 +238,6 @@ class Engine:
         self.last_tick += len(slots)
         for task, status, part in self.by_pool(slots):
             task.pools[status].touch(part)
-
-    def change_bytes(self, slot: int, num_bytes: int) -> None:
-        """Follow a payload that became larger or smaller."""
-        columns = self.columns
-        if columns.place[slot] == RESIDENT and columns.status[slot] not in REJECTED:
-            self._task_of(slot).num_bytes += num_bytes - int(columns.num_bytes[slot])
-        columns.num_bytes[slot] = num_bytes
 
     def forget_told_staleness(self, task: Task, status: int) -> None:
         """Let the staleness of rows without versions be 0 from now on. O(rows put since the last call)."""
@@ -300,7 +250,7 @@ class Engine:
         """Return the rows of a pool whose staleness, as of the task's step, reaches a threshold. O(found)."""
         ages, step = task.pools[status].ages, task.step
         if ages is None or step is None:
-            return _NOBODY
+            return NOBODY
         return ages.stale(*(None if t is None else step - 1 - t for t in (threshold, token_threshold)))
 
     def expire(self, task: Task, status: int, slots: IntArray, values: Mapping[str, IntArray]) -> None:
@@ -329,77 +279,6 @@ class Engine:
         self.refund(task, status, slots)
         self._retire(task, status, slots, "expired")
 
-    # --- inside
-
-    def _next_tick(self) -> int:
-        self.last_tick += 1
-        return self.last_tick
-
-    def _task_of(self, slot: int) -> Task:
-        return list(self.tasks.values())[int(self.columns.task[slot])]
-
-    def _fits(self, num_bytes: int) -> bool:
-        return self.max_bytes is None or self.num_bytes + num_bytes <= self.max_bytes
-
-    def _write(self, task: Task, values: Mapping[str, float]) -> int:
-        """Make a row, which the ledger knows and no pool has yet."""
-        tick = self.last_tick + 1
-        own = {"uid": self.last_uid + 1, "timestamp": tick, "touched": tick, "task": task.code}
-        slot = self.columns.allocate({**values, **own})
-        self.last_uid, self.last_tick = self.last_uid + 1, tick
-        task.ledger.put(Amount(1, int(self.columns.num_tokens[slot])))
-        return slot
-
-    def _join(self, task: Task, status: int, slot: int) -> None:
-        """Let a row without a pool be in one."""
-        self.columns.status[slot] = status
-        task.pools[status].add(np.array([slot]))
-        if status not in REJECTED:
-            task.num_bytes += int(self.columns.num_bytes[slot])
-
-    def _settle(self, task: Task, status: int, slot: int) -> IntArray:
-        """Let a newcomer join its pool, and return who had to go for it."""
-        self._join(task, status, slot)
-        if status == COMPLETED:
-            task.counters.inserts += 1
-            return self.evict_overflow(task)
-        return self._trim_rejected(task) if status in REJECTED else _NOBODY
-
-    def evict_overflow(self, task: Task) -> IntArray:
-        gone: list[IntArray] = []
-        capacity = task.settings.capacity
-        if task.completed.remover is not None:
-            while capacity is not None and len(task.completed) > capacity:
-                gone.append(self._evict_one(task))
-        while not self._fits(0) and (others := self._evictable()):
-            # Whoever holds the most gives way, so that a fast task cannot starve a slow one.
-            gone.append(self._evict_one(max(others, key=lambda other: other.num_bytes)))
-        return np.concatenate(gone) if gone else _NOBODY
-
-    def _evictable(self) -> list[Task]:
-        return [t for t in self.tasks.values() if t.completed.remover is not None and len(t.completed)]
-
-    def _evict_one(self, task: Task) -> IntArray:
-        remover = task.completed.remover
-        assert remover is not None  # noqa: S101  (callers ask only tasks that have one)
-        slots = remover.pick(1, self.rng, step=task.step).slots
-        task.counters.deletes += 1
-        self._retire(task, COMPLETED, slots, "evicted")
-        return slots
-
-    def _trim_rejected(self, task: Task) -> IntArray:
-        """Let the oldest rejected groups go, so that only the newest stay to be looked at."""
-        pools = {status: task.pools[status] for status in REJECTED}
-        gone: list[IntArray] = []
-        while sum(map(len, pools.values())) > task.settings.rejected_capacity:
-            oldest = {
-                status: pool.sampler.pick(1, self.rng).slots for status, pool in pools.items() if len(pool)
-            }
-            status = min(oldest, key=lambda status: self.columns.timestamp[oldest[status][0]])
-            self._retire(task, status, oldest[status], STATUSES[status].value)
-            gone.append(oldest[status])
-        return np.concatenate(gone) if gone else _NOBODY
-
     def _picks(self, task: Task, status: int, n: int, *, replace: bool = False) -> Picks:
         if status == COMPLETED and not task.can_sample(n):
             raise WouldBlock(f"task {task.name!r} gives no {n} groups for now")
@@ -410,84 +289,6 @@ class Engine:
             if not replace or limit is None
             else _within_limit(picks, limit - self.columns.uses[picks.slots])
         )
-
-    def count_use(self, task: Task, slots: IntArray) -> None:
-        """Count a use of COMPLETED rows, for the limiter too."""
-        self.columns.uses[slots] += 1
-        task.counters.samples += len(slots)
-
-    def mark_trained(self, task: Task, slots: IntArray, bucket: str) -> None:
-        """Tell the ledger that rows, which are in this bucket, were trained."""
-        columns = self.columns
-        groups = columns.trained[slots] == 0
-        tokens = columns.num_tokens[slots] - columns.trained_tokens[slots]
-        task.ledger.put(Amount(0, 0, int(groups.sum()), int(tokens.sum())), bucket)
-        columns.trained[slots] = 1
-        columns.trained_tokens[slots] = columns.num_tokens[slots]
-
-    def _consume(self, task: Task, slots: IntArray) -> None:
-        """Let COMPLETED rows of the pool go: they are used up."""
-        task.counters.deletes += len(slots)
-        task.consumed += len(slots)
-        self._retire(task, COMPLETED, slots, "consumed")
-
-    def refund(self, task: Task, status: int, slots: IntArray) -> None:
-        """Tell the limiter of COMPLETED rows that leave otherwise than by use; as if never there, if never sampled."""
-        if status == COMPLETED:
-            unused = int((self.columns.uses[slots] == 0).sum())
-            task.counters.inserts -= unused
-            task.counters.deletes += len(slots) - unused
-
-    def _retire(self, task: Task, status: int, slots: IntArray, bucket: str) -> None:
-        """Take rows out for good."""
-        held = slots[self.columns.pending[slots] > 0]
-        if len(held):  # a trainer works on them
-            self.mark_trained(task, held, "resident")
-        self._leave_pool(task, status, slots)
-        task.ledger.move("resident", bucket, self.amount(slots))
-        self.columns.release(slots)
-
-    def lift(self, task: Task, status: int, slots: IntArray, place: int) -> None:
-        """Take rows out of their pool to another place; they stay rows."""
-        self._leave_pool(task, status, slots)
-        task.ledger.move("resident", PLACES[place], self.amount(slots))
-        self.columns.place[slots] = place
-
-    def lower(self, task: Task, status: int, slots: IntArray) -> None:
-        """Let rows that were lifted be in their pool again, at their old place."""
-        task.ledger.move(PLACES[LEASED], "resident", self.amount(slots))
-        self.columns.place[slots] = RESIDENT
-        task.pools[status].add(slots)
-        if status not in REJECTED:
-            task.num_bytes += int(self.columns.num_bytes[slots].sum())
-
-    def _leave_pool(self, task: Task, status: int, slots: IntArray) -> None:
-        task.pools[status].remove(slots)
-        if status not in REJECTED:
-            task.num_bytes -= int(self.columns.num_bytes[slots].sum())
-
-    def amount(self, slots: IntArray) -> Amount:
-        columns = self.columns
-        return Amount(
-            len(slots),
-            int(columns.num_tokens[slots].sum()),
-            int(columns.trained[slots].sum()),
-            int(columns.trained_tokens[slots].sum()),
-        )
-
-    def by_pool(self, slots: IntArray) -> list[tuple[Task, int, IntArray]]:
-        """Split slots by task and status, each part in the given order."""
-        if not len(slots):
-            return []
-        tasks = list(self.tasks.values())
-        pool_of = self.columns.task[slots].astype(np.int64) * len(STATUSES) + self.columns.status[slots]
-        first = int(pool_of[0])
-        if (pool_of == first).all():
-            return [(tasks[first // len(STATUSES)], first % len(STATUSES), slots)]
-        return [
-            (tasks[pool // len(STATUSES)], pool % len(STATUSES), slots[pool_of == pool])
-            for pool in np.unique(pool_of).tolist()
-        ]
 
 
 def _within_limit(picks: Picks, left: npt.NDArray[np.int32]) -> Picks:

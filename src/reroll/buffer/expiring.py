@@ -1,0 +1,140 @@
+"""Expiry: what is too stale is emptied to be rolled again, or dropped; what is too old goes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from reroll.buffer.payloads import Payloads
+from reroll.buffer.put import GroupRules, row_of
+from reroll.engine.columns import NO_VERSION, IntArray
+from reroll.engine.engine import Engine
+from reroll.engine.task import COMPLETED, EXPIRED, STATUS_CODE, Task
+from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness
+
+
+class Thresholds(NamedTuple):
+    """What a refresh asks for."""
+
+    stale_threshold: int | None
+    token_stale_threshold: int | None
+    retryable: bool
+
+
+class Expiring(Payloads):
+    """Groups that expire. Costs what expires, whatever is there."""
+
+    def __init__(
+        self, engine: Engine, rules_of: Callable[[str], GroupRules], out_ttl_s: float | None
+    ) -> None:
+        super().__init__(engine, rules_of, out_ttl_s)
+        self._thresholds: dict[str, Thresholds] = {}  # of each task's last refresh
+
+    def learn_step(self, task: Task, step: int | None) -> None:
+        """Tell a task its training step; what is older than its age limit goes."""
+        task.learn_step(step)
+        max_age = self.rules_of(task.name).max_age
+        if max_age is not None:
+            too_old = self.engine.stale(task, COMPLETED, max_age + 1, None)
+            if len(too_old):
+                self._drop_expired(task, COMPLETED, too_old)
+
+    def expirable(self, task_name: str) -> tuple[int, ...]:
+        """Return the statuses whose groups expire if nobody says which."""
+        both = (COMPLETED, STATUS_CODE[Status.ABORTED])
+        return (*both, EXPIRED) if self.rules_of(task_name).expire == "member" else both
+
+    def refresh(self, task: Task, statuses: Iterable[int], thresholds: Thresholds) -> int:
+        """Expire what is too stale as of the task's step; return how many groups newly did. O(what expires)."""
+        self._thresholds[task.name] = thresholds
+        wanted = list(statuses)
+        for status in wanted:  # before any group joins EXPIRED, whose staleness is told from then on
+            self.engine.forget_told_staleness(task, status)
+        count = 0
+        for status in wanted:
+            slots = self.engine.stale(
+                task, status, thresholds.stale_threshold, thresholds.token_stale_threshold
+            )
+            count += len(slots) if status != EXPIRED else 0
+            self._expire(task, status, slots, thresholds)
+        return count
+
+    def recheck(self, slots: IntArray) -> None:
+        """Let rows that came back expire, if a refresh would have let them meanwhile."""
+        for task, status, part in self.engine.by_pool(slots):
+            self.learn_step(task, None)
+            rule = self._thresholds.get(task.name)
+            if rule is not None and status in (COMPLETED, *self.expirable(task.name)):
+                stale = self.engine.stale(task, status, rule.stale_threshold, rule.token_stale_threshold)
+                self._expire(task, status, part[np.isin(part, stale)], rule)
+
+    def _expire(self, task: Task, status: int, slots: IntArray, thresholds: Thresholds) -> None:
+        if not len(slots):
+            return
+        if not thresholds.retryable:
+            self._drop_expired(task, status, slots)
+        elif self.rules_of(task.name).expire == "group":
+            self._expire_groups(task, status, slots)
+        else:
+            for slot in slots.tolist():
+                self._expire_members(task, slot, self._stale_members(task, slot, thresholds))
+
+    def _stale_members(self, task: Task, slot: int, thresholds: Thresholds) -> dict[int, int]:
+        """Return the staleness of those members of a row that are too stale."""
+        group, step = self._group(slot), task.step or 0
+        return {
+            member: version_staleness(oldest, step)
+            for member, (oldest, trainable) in enumerate(zip(group.versions, group.trainable, strict=True))
+            if is_too_stale(
+                oldest,
+                trainable,
+                step,
+                stale_threshold=thresholds.stale_threshold,
+                token_stale_threshold=thresholds.token_stale_threshold,
+            )
+        }
+
+    def _expire_groups(self, task: Task, status: int, slots: IntArray) -> None:
+        """Let whole groups expire: rows at once, rollouts when they are shown."""
+        nothing = np.full(len(slots), NO_VERSION)
+        unknown = np.full(len(slots), np.nan)
+        tokens = np.array([self._group(slot).prompt_tokens() for slot in slots.tolist()], np.int64)
+        self.engine.expire(
+            task,
+            status,
+            slots,
+            {
+                "staleness": self.engine.staleness(slots),
+                "num_tokens": np.minimum(tokens, self.engine.columns.num_tokens[slots]),
+                **dict.fromkeys(("version", "newest", "trainable"), nothing),
+                **dict.fromkeys(("reward_mean", "reward_std"), unknown),
+            },
+        )
+        for slot in slots.tolist():
+            self._group(slot).expire_later(task.step or 0)
+
+    def _expire_members(self, task: Task, slot: int, staleness: Mapping[int, int]) -> None:
+        """Let members of one group expire, at once; the group waits in EXPIRED."""
+        group, columns = self._group(slot), self.engine.columns
+        one = np.array([slot])
+        group.expire_now(staleness)
+        summary = summarize(group.items)
+        group.learn(summary)
+        row = {**row_of(summary), "staleness": max(staleness.values())}
+        row["num_tokens"] = min(row["num_tokens"], int(columns.num_tokens[slot]))
+        num_bytes = int(row.pop("num_bytes"))
+        self.engine.expire(
+            task, int(columns.status[slot]), one, {name: np.array([v]) for name, v in row.items()}
+        )
+        self.engine.change_bytes(slot, num_bytes)
+
+    def _drop_expired(self, task: Task, status: int, slots: IntArray) -> None:
+        """Drop groups as too stale, and let go of their data."""
+        columns = self.engine.columns
+        # A trainer may still work on what it was given.
+        unseen = slots[(columns.trained[slots] == 0) & (columns.pending[slots] == 0)]
+        self.engine.drop(task, status, slots)
+        for slot in unseen.tolist():
+            for item in self._group(slot).items:
+                release(item)
+        self._forget(slots)

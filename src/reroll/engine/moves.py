@@ -1,0 +1,214 @@
+"""How rows move: between pools, places and buckets, with limiter, ledger and byte counts told of each move.
+
+These are the steps that the engine's verbs are made of. None of them decides, and none fails half-way.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from reroll.engine.columns import (
+    LEASED,
+    PLACES,
+    RESIDENT,
+    Columns,
+    IntArray,
+)
+from reroll.engine.ledger import Amount
+from reroll.engine.task import (
+    COMPLETED,
+    REJECTED,
+    STATUSES,
+    Task,
+    TaskSettings,
+)
+
+NOBODY: IntArray = np.zeros(0, np.int64)
+
+
+class Moves:
+    """Rows of all tasks, and the steps that move them."""
+
+    def __init__(
+        self,
+        settings_of: Callable[[str], TaskSettings],
+        *,
+        seed: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        self.settings_of = settings_of
+        self.max_bytes = max_bytes
+        self.columns = Columns()
+        self.tasks: dict[str, Task] = {}
+        self.rng = np.random.Generator(np.random.PCG64(seed))
+        self.advanced: tuple[int, int | None] = (0, None)  # as told last, for tasks that come later
+        self.last_uid = 0
+        self.last_tick = 0  # of the clock that orders inserts and priority updates
+
+    def task(self, name: str) -> Task:
+        """Return the task of this name, made on first use."""
+        found = self.tasks.get(name)
+        if found is None:
+            found = Task(name, len(self.tasks), self.settings_of(name), self.columns)
+            found.advance(*self.advanced)
+            self.tasks[name] = found
+        return found
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all resident payloads but those of rejected groups."""
+        return sum(task.num_bytes for task in self.tasks.values())
+
+    def _next_tick(self) -> int:
+        self.last_tick += 1
+        return self.last_tick
+
+    def _task_of(self, slot: int) -> Task:
+        return list(self.tasks.values())[int(self.columns.task[slot])]
+
+    def _fits(self, num_bytes: int) -> bool:
+        return self.max_bytes is None or self.num_bytes + num_bytes <= self.max_bytes
+
+    def _write(self, task: Task, values: Mapping[str, float]) -> int:
+        """Make a row, which the ledger knows and no pool has yet."""
+        tick = self.last_tick + 1
+        own = {"uid": self.last_uid + 1, "timestamp": tick, "touched": tick, "task": task.code}
+        slot = self.columns.allocate({**values, **own})
+        self.last_uid, self.last_tick = self.last_uid + 1, tick
+        task.ledger.put(Amount(1, int(self.columns.num_tokens[slot])))
+        return slot
+
+    def _join(self, task: Task, status: int, slot: int) -> None:
+        """Let a row without a pool be in one."""
+        self.columns.status[slot] = status
+        task.pools[status].add(np.array([slot]))
+        if status not in REJECTED:
+            task.num_bytes += int(self.columns.num_bytes[slot])
+
+    def _settle(self, task: Task, status: int, slot: int) -> IntArray:
+        """Let a newcomer join its pool, and return who had to go for it."""
+        self._join(task, status, slot)
+        if status == COMPLETED:
+            task.counters.inserts += 1
+            return self.evict_overflow(task)
+        return self._trim_rejected(task) if status in REJECTED else NOBODY
+
+    def evict_overflow(self, task: Task) -> IntArray:
+        gone: list[IntArray] = []
+        capacity = task.settings.capacity
+        if task.completed.remover is not None:
+            while capacity is not None and len(task.completed) > capacity:
+                gone.append(self._evict_one(task))
+        while not self._fits(0) and (others := self._evictable()):
+            # Whoever holds the most gives way, so that a fast task cannot starve a slow one.
+            gone.append(self._evict_one(max(others, key=lambda other: other.num_bytes)))
+        return np.concatenate(gone) if gone else NOBODY
+
+    def _evictable(self) -> list[Task]:
+        return [t for t in self.tasks.values() if t.completed.remover is not None and len(t.completed)]
+
+    def _evict_one(self, task: Task) -> IntArray:
+        remover = task.completed.remover
+        assert remover is not None  # noqa: S101  (callers ask only tasks that have one)
+        slots = remover.pick(1, self.rng, step=task.step).slots
+        task.counters.deletes += 1
+        self._retire(task, COMPLETED, slots, "evicted")
+        return slots
+
+    def _trim_rejected(self, task: Task) -> IntArray:
+        """Let the oldest rejected groups go, so that only the newest stay to be looked at."""
+        pools = {status: task.pools[status] for status in REJECTED}
+        gone: list[IntArray] = []
+        while sum(map(len, pools.values())) > task.settings.rejected_capacity:
+            oldest = {
+                status: pool.sampler.pick(1, self.rng).slots for status, pool in pools.items() if len(pool)
+            }
+            status = min(oldest, key=lambda status: self.columns.timestamp[oldest[status][0]])
+            self._retire(task, status, oldest[status], STATUSES[status].value)
+            gone.append(oldest[status])
+        return np.concatenate(gone) if gone else NOBODY
+
+    def count_use(self, task: Task, slots: IntArray) -> None:
+        """Count a use of COMPLETED rows, for the limiter too."""
+        self.columns.uses[slots] += 1
+        task.counters.samples += len(slots)
+
+    def mark_trained(self, task: Task, slots: IntArray, bucket: str) -> None:
+        """Tell the ledger that rows, which are in this bucket, were trained."""
+        columns = self.columns
+        groups = columns.trained[slots] == 0
+        tokens = columns.num_tokens[slots] - columns.trained_tokens[slots]
+        task.ledger.put(Amount(0, 0, int(groups.sum()), int(tokens.sum())), bucket)
+        columns.trained[slots] = 1
+        columns.trained_tokens[slots] = columns.num_tokens[slots]
+
+    def _consume(self, task: Task, slots: IntArray) -> None:
+        """Let COMPLETED rows of the pool go: they are used up."""
+        task.counters.deletes += len(slots)
+        task.consumed += len(slots)
+        self._retire(task, COMPLETED, slots, "consumed")
+
+    def refund(self, task: Task, status: int, slots: IntArray) -> None:
+        """Tell the limiter of COMPLETED rows that leave otherwise than by use; as if never there, if never sampled."""
+        if status == COMPLETED:
+            unused = int((self.columns.uses[slots] == 0).sum())
+            task.counters.inserts -= unused
+            task.counters.deletes += len(slots) - unused
+
+    def _retire(self, task: Task, status: int, slots: IntArray, bucket: str) -> None:
+        """Take rows out for good."""
+        held = slots[self.columns.pending[slots] > 0]
+        if len(held):  # a trainer works on them
+            self.mark_trained(task, held, "resident")
+        self._leave_pool(task, status, slots)
+        task.ledger.move("resident", bucket, self.amount(slots))
+        self.columns.release(slots)
+
+    def lift(self, task: Task, status: int, slots: IntArray, place: int) -> None:
+        """Take rows out of their pool to another place; they stay rows."""
+        self._leave_pool(task, status, slots)
+        task.ledger.move("resident", PLACES[place], self.amount(slots))
+        self.columns.place[slots] = place
+
+    def lower(self, task: Task, status: int, slots: IntArray) -> None:
+        """Let rows that were lifted be in their pool again, at their old place."""
+        task.ledger.move(PLACES[LEASED], "resident", self.amount(slots))
+        self.columns.place[slots] = RESIDENT
+        task.pools[status].add(slots)
+        if status not in REJECTED:
+            task.num_bytes += int(self.columns.num_bytes[slots].sum())
+
+    def _leave_pool(self, task: Task, status: int, slots: IntArray) -> None:
+        task.pools[status].remove(slots)
+        if status not in REJECTED:
+            task.num_bytes -= int(self.columns.num_bytes[slots].sum())
+
+    def change_bytes(self, slot: int, num_bytes: int) -> None:
+        """Follow a payload that became larger or smaller."""
+        columns = self.columns
+        if columns.place[slot] == RESIDENT and columns.status[slot] not in REJECTED:
+            self._task_of(slot).num_bytes += num_bytes - int(columns.num_bytes[slot])
+        columns.num_bytes[slot] = num_bytes
+
+    def amount(self, slots: IntArray) -> Amount:
+        columns = self.columns
+        return Amount(
+            len(slots),
+            int(columns.num_tokens[slots].sum()),
+            int(columns.trained[slots].sum()),
+            int(columns.trained_tokens[slots].sum()),
+        )
+
+    def by_pool(self, slots: IntArray) -> list[tuple[Task, int, IntArray]]:
+        """Split slots by task and status, each part in the given order."""
+        if not len(slots):
+            return []
+        tasks = list(self.tasks.values())
+        pool_of = self.columns.task[slots].astype(np.int64) * len(STATUSES) + self.columns.status[slots]
+        first = int(pool_of[0])
+        if (pool_of == first).all():
+            return [(tasks[first // len(STATUSES)], first % len(STATUSES), slots)]
+        return [
+            (tasks[pool // len(STATUSES)], pool % len(STATUSES), slots[pool_of == pool])
+            for pool in np.unique(pool_of).tolist()
+        ]
