@@ -164,12 +164,12 @@ class LoopWaits(_Line):
         return True
 
 
-def deadline_of(timeout: float | None) -> float | None:
+def deadline_of(timeout: float | None, name: str = "timeout") -> float | None:
     """Return when, by `time.monotonic`, a timeout in seconds ends. Raises InvalidArgument."""
     if timeout is None or timeout == math.inf:
         return None
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
-        raise InvalidArgument(f"timeout must be None or a number of seconds of at least 0, not {timeout!r}")
+        raise InvalidArgument(f"{name} must be None or a number of seconds of at least 0, not {timeout!r}")
     return time.monotonic() + timeout
 
 

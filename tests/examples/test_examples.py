@@ -1,13 +1,16 @@
-"""Every example runs by itself, quickly, and says what it promises."""
+"""Every example runs by itself, quickly, and says what it promises; the pictures of the docs can be made again."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PICTURES = ROOT / "docs" / "pictures"
 
 # A line that each must print: what it is there to show.
 SHOWS = {
@@ -15,6 +18,8 @@ SHOWS = {
     "async_partial.py": r"        one response: \d+ tokens of version \d \+ \d+ tokens of version \d.*",
     "disaggregated_multitask.py": r"math: .* evicted 0; puts held back by a full buffer: [1-9]\d*",
     "inspect_buffer.py": r'  QueryError: where\.stalenes: unknown field; did you mean "staleness"\?',
+    "replay_priorities.py": r"step 9: out of memory; 16 groups came back, and no use was counted; once more",
+    "staleness_window.py": r"  trained groups by staleness: \{0: \d+, 1: \d+, 2: \d+\}, largest 2",
     "threads.py": r"80 different groups trained, 80 by the ledger",
 }
 
@@ -67,3 +72,50 @@ def test_partial_rollouts_expire_and_come_back(tmp_path):
         int, re.search(r"(\d+) groups put = (\d+) trained \+ (\d+) here \+ (\d+) with", text).groups()
     )
     assert put == sum(parts)
+
+
+def test_replay_keeps_its_limits(tmp_path):
+    text = "\n".join(run("replay_priorities.py", tmp_path))
+    batches = re.findall(r"(\d+) fresh, (\d+) replayed, (\d+) for the last time; staleness (\{.*\});", text)
+    assert [int(fresh) for fresh, *_ in batches] == [16] + 15 * [8]
+    assert all(max(map(int, re.findall(r"(\d+):", staleness))) <= 5 for *_, staleness in batches)
+    uses = {int(k): int(n) for k, n in re.findall(r"(\d): (\d+)", re.search(r"by uses: (.*)", text)[1])}
+    assert sum(k * n for k, n in uses.items()) == 16 * 16
+    assert max(uses) == 4
+    ledger = re.search(r"ledger: (\d+) groups put = (\d+) used .* \+ (\d+) grew older .* \+ (\d+) here", text)
+    put, used_up, old, here = map(int, ledger.groups())
+    assert put == used_up + old + here == sum(uses.values())
+    assert used_up == uses[4] == sum(int(last) for *_, last, _ in batches)
+
+
+def test_under_a_window_nothing_expires(tmp_path):
+    text = "\n".join(run("staleness_window.py", tmp_path))
+    under, without = text.split("no window:")
+    assert set(re.findall(r"(\d+) expired", under)) == {"0"}
+    assert int(re.search(r"trained \+ (\d+) expired", without)[1]) > 0
+    for part in (under, without):
+        started, back = map(int, re.search(r"(\d+) groups started, (\d+) given back", part).groups())
+        put, trained, expired, here = map(
+            int, re.search(r"(\d+) put = (\d+) trained \+ (\d+) expired \+ (\d+) here", part).groups()
+        )
+        assert started - back == put == trained + expired + here
+
+
+def test_pictures_are_what_their_script_makes(tmp_path):
+    script = ROOT / "benchmarks" / "pictures.py"
+    subprocess.run(
+        [sys.executable, "-W", "error", str(script), "--to", str(tmp_path)], check=True, timeout=100
+    )
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_bytes() for path in PICTURES.iterdir()}, (
+        "run python benchmarks/pictures.py"
+    )
+
+
+@pytest.mark.parametrize("path", sorted(PICTURES.iterdir()), ids=lambda path: path.name)
+def test_pictures_stand_alone(path):
+    text = path.read_text()
+    assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314  (our own file)
+    assert re.findall(r"https?://[^\s\"]+", text) == ["http://www.w3.org/2000/svg"]  # loads nothing
+    assert "<script" not in text
+    assert len(text) < 20_000

@@ -215,9 +215,9 @@ class HandingOut(Shell):
         ttl_s: float | None,
         train_step: int | None,
     ) -> Batch:
-        ends = deadline_of(ttl_s)
+        deadline_of(ttl_s, "ttl_s")  # checked now; it starts when the groups are lent
         wanted, status = await self._batch(sizes, group_status, wait, timeout, train_step)
-        lease, held = self._leases.lend(wanted, status, ends)
+        lease, held = self._leases.lend(wanted, status, self._end_of(ttl_s))
         self._waits.wake()
         self._waits.look_again()
         return Batch(self, lease, held)

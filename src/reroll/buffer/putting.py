@@ -13,6 +13,7 @@ from reroll.buffer.reservations import Reservation
 from reroll.buffer.shell import Shell
 from reroll.errors import InvalidArgument
 from reroll.query import Scalar
+from reroll.rollout import Status
 from reroll.waiting import deadline_of
 
 _REMEMBERED_PUT_IDS: Final = 65_536
@@ -66,6 +67,7 @@ class Putting(Shell):
         deadline = deadline_of(timeout)
         checked_task(task_name)
         checked_id("put_id", put_id)
+        is_reserved = self._reservations.check(reservation, task_name)
         if put_id is not None and put_id in self._put_ids:
             return self._put_ids[put_id]
         if not isinstance(items, str) and isinstance(items, Sequence) and not items:
@@ -82,14 +84,15 @@ class Putting(Shell):
             tags=tags,
             uid=uid,
         )
-        await self._until(
-            "put", {("put", task_name): plan.task}, lambda: self._groups.can_put(plan), deadline
-        )
+        if not is_reserved and plan.decide().status is Status.COMPLETED:
+            await self._until(
+                "put", {("put", task_name): plan.task}, lambda: self._groups.can_put(plan), deadline
+            )
         if (
             put_id is not None and put_id in self._put_ids
         ):  # carried out by another call while this one waited
             return self._put_ids[put_id]
-        stored = self._groups.put(plan, wait=reservation is None)
+        stored = self._groups.put(plan, wait=not is_reserved)
         if reservation is not None:
             self._reservations.settle(reservation)
         if put_id is not None:
@@ -108,7 +111,8 @@ class Putting(Shell):
         window it is granted at once. Raises InvalidArgument for more than the window ever allows, WaitTimeout, Closed.
         """
         self._check_open()
-        deadline, ends = deadline_of(timeout), deadline_of(ttl_s)
+        deadline = deadline_of(timeout)
+        deadline_of(ttl_s, "ttl_s")  # checked now; it starts when the reservation is granted
         count = checked_count("n", n)
         task = self._engine.task(checked_task(task_name))
         window = task.settings.window
@@ -119,7 +123,7 @@ class Putting(Shell):
         await self._until(
             "reserve", {("reserve", task_name): task}, lambda: task.may_start() >= count, deadline
         )
-        reservation = self._reservations.make(task, count, ends)
+        reservation = self._reservations.make(task, count, self._end_of(ttl_s))
         self._waits.look_again()
         return reservation
 

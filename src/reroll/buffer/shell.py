@@ -1,5 +1,6 @@
 """What all verbs of a buffer share: it is open, time passes, and they wait. The only place that waits."""
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -50,6 +51,10 @@ class Shell:
         ended |= self._reservations.end_overdue(now)
         if ended:
             self._waits.wake()
+
+    def _end_of(self, ttl_s: float | None) -> float | None:
+        """Return when, by the buffer's clock, a time to live that starts now is over."""
+        return None if ttl_s is None or ttl_s == math.inf else self._clock() + ttl_s
 
     def _next_event(self) -> float | None:
         ends = (

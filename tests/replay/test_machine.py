@@ -1,0 +1,350 @@
+"""No dead-lock: limiters, capacities, windows, reservations, leases, expiry, two tasks and cancellations, in any order.
+
+After each step the books close, nobody waits who could go on, and of producer and consumer one can always act:
+
+- If a COMPLETED group cannot be put, one can be handed out, or a holder has one that it can acknowledge or give back.
+- If a producer that follows the window cannot start, another holds a place that it can settle or release (a reservation,
+  a group that is out or parked), or a group is ready, or lent, or the trainer has had its batch and can advance.
+- If nothing can be handed out, a group can be put or started, or a holder can act.
+
+At the end, everybody who holds something lets go, and simple producers and consumers let all who still wait go on.
+"""
+
+import asyncio
+import warnings
+
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from replay.buffers import LONG_S, group, timed
+from reroll import (
+    Fifo,
+    InvalidArgument,
+    InvalidConfig,
+    LeaseExpired,
+    LeastUsed,
+    MinSize,
+    Prioritized,
+    Queue,
+    ReplayBufferConfig,
+    SampleToInsertRatio,
+    StalenessWindow,
+    Stalest,
+    TaskConfig,
+    Uniform,
+    WaitTimeout,
+)
+from reroll.engine.ledger import closes
+from reroll.engine.task import COMPLETED, STATUS_CODE, Status
+
+TASKS = ("a", "b")
+ABORTED, EXPIRED = STATUS_CODE[Status.ABORTED], STATUS_CODE[Status.EXPIRED]
+
+
+@st.composite
+def task_configs(draw):
+    uses = draw(st.sampled_from([1, 1, 2, 3]))
+    limiter = draw(
+        st.sampled_from([None, MinSize(2), Queue(2), Queue(3), SampleToInsertRatio(float(uses), 1, 4.0 * uses)])
+    )
+    window = draw(st.sampled_from([None, StalenessWindow(0, 2), StalenessWindow(2, 1, 2), StalenessWindow(1, 2)]))
+    return TaskConfig(
+        capacity=draw(st.sampled_from([None, 2, 3, 4])),
+        sampler=draw(st.sampled_from([Fifo(), Stalest(), Uniform(), Prioritized(half_life=2.0), LeastUsed()])),
+        remover=draw(st.sampled_from([None, None, "fifo", "min_heap"])),
+        max_times_sampled=uses,
+        max_age=draw(st.sampled_from([None, None, 2])),
+        rate_limiter=[part for part in (limiter, window) if part is not None] or None,
+    )
+
+
+class Machine(RuleBasedStateMachine):
+    @initialize(a=task_configs(), b=task_configs(), out_ttl=st.sampled_from([None, LONG_S]))
+    def build(self, a, b, out_ttl):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                config = ReplayBufferConfig(tasks={"a": a, "b": b}, seed=1, out_ttl_s=out_ttl)
+                self.buffer, self.clock = timed(config)
+            except InvalidConfig:
+                assume(False)  # refused at construction: that is the other way to keep the promise
+        self.loop = asyncio.new_event_loop()
+        self.engine = self.buffer._engine
+        self.step = 0
+        self.waiting = []  # (kind, task of asyncio)
+        self.leases, self.reservations, self.out = [], [], []
+        for name in TASKS:
+            self.engine.task(name)
+
+    def teardown(self):
+        if not hasattr(self, "loop"):
+            return
+        try:
+            self.everybody_ends()
+        finally:
+            for _, call in self.waiting:
+                call.cancel()
+            self.loop.run_until_complete(self.quiet())
+            self.loop.close()
+
+    # --- the machinery
+
+    async def quiet(self):
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    def ask(self, call):
+        """Carry out a verb that never waits."""
+
+        async def now():
+            future = asyncio.ensure_future(call)
+            await self.quiet()
+            assert future.done(), "waits, but never should"
+            return await future
+
+        result = self.loop.run_until_complete(now())
+        self.collect()
+        return result
+
+    def begin(self, kind, call):
+        """Start a verb that may wait."""
+
+        async def taken():
+            return await call
+
+        self.waiting.append((kind, self.loop.create_task(taken())))
+        self.loop.run_until_complete(self.quiet())
+        self.collect()
+
+    def collect(self):
+        for kind, call in [done for done in self.waiting if done[1].done()]:
+            self.waiting.remove((kind, call))
+            if call.cancelled():
+                continue
+            try:
+                result = call.result()
+            except (WaitTimeout, InvalidArgument):
+                continue
+            {"lease": self.leases, "reserve": self.reservations}.get(kind, []).append(result)
+
+    # --- producers
+
+    @rule(task=st.sampled_from(TASKS), priority=st.sampled_from([0.0, 1.0, 3.0]), age=st.integers(0, 2))
+    def put(self, task, priority, age):
+        version = max(0, self.step - age)
+        self.begin("put", self.buffer.put(group(version=version), task, priority=priority))
+
+    @rule(
+        task=st.sampled_from(TASKS), status=st.sampled_from(["aborted", "expired", "failed", "filtered", "init"])
+    )
+    def park(self, task, status):
+        self.ask(self.buffer.put(group(version=self.step, status=status), task))
+
+    @rule(task=st.sampled_from(TASKS), age=st.integers(2, 6))
+    def put_too_late(self, task, age):
+        step = max(self.step, age)
+        self.ask(
+            self.buffer.put(group(version=step - age), task, current_train_step=step, stale_threshold=1)
+        )
+
+    @rule(task=st.sampled_from(TASKS), n=st.integers(1, 2), ttl=st.booleans())
+    def reserve(self, task, n, ttl):
+        window = self.engine.tasks[task].settings.window
+        if window is not None:
+            n = min(n, window.largest)
+        self.begin("reserve", self.buffer.reserve(n, task, ttl_s=LONG_S if ttl else None))
+
+    @precondition(lambda self: self.reservations)
+    @rule(data=st.data(), status=st.sampled_from(["completed", "completed", "aborted", "filtered"]))
+    def settle(self, data, status):
+        reservation = data.draw(st.sampled_from(self.reservations))
+        items = group(version=self.step, status=status)
+        if self.ask_open(reservation):
+            self.ask(self.buffer.put(items, reservation.task_name, reservation=reservation))
+        else:  # as one without
+            self.begin("put", self.buffer.put(items, reservation.task_name, reservation=reservation))
+
+    def ask_open(self, reservation):
+        self.ask(self.buffer.count("a", "completed"))  # time passes
+        return reservation.id in self.buffer._reservations._open
+
+    @precondition(lambda self: self.reservations)
+    @rule(data=st.data())
+    def release(self, data):
+        reservation = data.draw(st.sampled_from(self.reservations))
+        self.reservations.remove(reservation)
+        self.ask(self.buffer.release(reservation))
+
+    @rule(task=st.sampled_from(TASKS), status=st.sampled_from(["aborted", "expired"]))
+    def roll_again(self, task, status):
+        self.out += [(task, items) for items in self.ask(self.buffer.get(1, task, status))]
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), completed=st.booleans())
+    def come_back(self, data, completed):
+        task, items = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        for item in items:
+            item.response_ids, item.response_model_steps = [1, 2], [self.step, self.step]
+            item.status = "completed" if completed else "aborted"
+        self.begin("put", self.buffer.put(items, task))
+
+    # --- consumers
+
+    @rule(task=st.sampled_from(TASKS), n=st.integers(1, 3))
+    def get(self, task, n):
+        self.ask(self.buffer.get(n, task, "completed"))
+
+    @rule(n=st.integers(0, 2), m=st.integers(0, 2))
+    def take(self, n, m):
+        self.begin("take", self.buffer.take_batch({"a": n, "b": m}, wait=True))
+
+    @rule(task=st.sampled_from(TASKS), n=st.integers(1, 2), replace=st.booleans())
+    def sample(self, task, n, replace):
+        self.begin("sample", self.buffer.sample(n, task, replace=replace))
+
+    @rule(
+        n=st.integers(0, 2),
+        m=st.integers(0, 2),
+        wait=st.booleans(),
+        ttl=st.booleans(),
+        status=st.sampled_from(["completed", "completed", "aborted", "expired"]),
+    )
+    def lease(self, n, m, wait, ttl, status):
+        ttl_s = LONG_S if ttl else None
+        self.begin(
+            "lease", self.buffer.lease({"a": n, "b": m}, wait=wait, ttl_s=ttl_s, group_status=status)
+        )
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), acks=st.booleans())
+    def end_lease(self, data, acks):
+        batch = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
+        try:
+            self.ask(batch.ack() if acks else batch.nack())
+        except LeaseExpired:
+            assert acks
+
+    @rule(step=st.integers(0, 2), threshold=st.integers(1, 3), retryable=st.booleans())
+    def refresh(self, step, threshold, retryable):
+        self.ask(
+            self.buffer.refresh_staleness(
+                task_stale_thresholds=dict.fromkeys(TASKS, threshold),
+                current_train_step=self.step + step,
+                expired_groups_retryable_by_task=dict.fromkeys(TASKS, retryable),
+            )
+        )
+
+    @rule()
+    def advance(self):
+        self.step += 1
+        self.ask(self.buffer.advance(self.step))
+
+    # --- anybody
+
+    @rule(uids=st.lists(st.integers(1, 30), max_size=4))
+    def delete(self, uids):
+        self.ask(self.buffer.delete(uids))
+        self.ask(self.buffer.forget(uids[:1]))
+
+    @rule(uid=st.integers(1, 30), priority=st.sampled_from([0.0, 2.0]))
+    def update_priority(self, uid, priority):
+        self.ask(self.buffer.update_priorities({uid: priority}))
+
+    @rule(seconds=st.sampled_from([LONG_S / 3, 2 * LONG_S]))
+    def let_time_pass(self, seconds):
+        self.clock.advance(seconds)
+        self.ask(self.buffer.count("a", "completed"))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data(), turns=st.integers(0, 2))
+    def cancel(self, data, turns):
+        _, call = data.draw(st.sampled_from(self.waiting))
+        for _ in range(turns):
+            self.loop.run_until_complete(asyncio.sleep(0))
+        call.cancel()
+        self.loop.run_until_complete(self.quiet())
+        self.collect()
+
+    # --- what always holds
+
+    @invariant()
+    def books_close(self):
+        if not hasattr(self, "loop"):
+            return
+        ledger = self.ask(self.buffer.ledger())
+        for name, amounts in ledger.items():
+            task = self.engine.tasks[name]
+            assert closes(amounts), (name, amounts)
+            assert amounts["resident"].groups == sum(map(len, task.pools))
+            assert amounts["out"].groups == task.out
+            assert task.reserved == sum(
+                r.left for r in self.buffer._reservations._open.values() if r.task is task
+            )
+            assert amounts["leased"].groups >= task.leased
+            limit = task.settings.max_times_sampled
+            held = task.completed.sampler.slots()
+            assert (self.engine.columns.uses[held] < limit).all()
+            capacity = task.settings.capacity
+            if capacity is not None and task.settings.remover is not None:
+                assert len(task.completed) <= capacity
+
+    @invariant()
+    def nobody_waits_who_could_go_on(self):
+        if not hasattr(self, "loop"):
+            return
+        waits = self.buffer._waits
+        for queue in waits._queues.values():
+            assert not waits._may_go(queue[0]), f"{queue[0].queues} was not woken"
+
+    @invariant()
+    def somebody_can_act(self):
+        if not hasattr(self, "loop"):
+            return
+        leased = bool(len(self.buffer._leases))
+        for task in self.engine.tasks.values():
+            can_put = self.engine.can_insert(task)
+            can_take = self.engine.available(task, COMPLETED, 1) > 0
+            assert can_put or can_take or leased, f"{task.name}: neither put nor take, and nothing is lent"
+            if task.settings.window is not None and task.may_start() < 1:
+                parked = task.reserved or task.out or len(task.pools[ABORTED])
+                has_batch = task.consumed >= task.settings.window.batch
+                assert parked or can_take or leased or has_batch or can_put, (
+                    f"{task.name}: nobody may start, and nobody can change it"
+                )
+
+    def everybody_ends(self):
+        """Whoever holds something lets go; then plain puts, takes and advances let everybody go on."""
+        while self.leases:
+            self.ask(self.leases.pop().nack())
+        while self.reservations:
+            self.ask(self.buffer.release(self.reservations.pop()))
+        self.ask(self.buffer.forget(list(self.buffer._groups.out.uids())))
+        for turn in range(60):
+            if not self.waiting:
+                break
+            kinds = {kind for kind, _ in self.waiting}
+            if kinds & {"put", "reserve"}:
+                for task in TASKS:
+                    for status in ("aborted", "expired"):
+                        self.ask(self.buffer.get(9, task, status))
+                    self.ask(self.buffer.get(1, task, "completed"))
+                self.ask(self.buffer.forget(list(self.buffer._groups.out.uids())))
+                self.step += 1
+                self.ask(self.buffer.advance(self.step))
+            if kinds & {"take", "sample", "lease"}:
+                for task in TASKS:
+                    for status in ("completed", "aborted", "expired"):
+                        if status != "completed" or self.engine.can_insert(self.engine.tasks[task]):
+                            self.begin("put", self.buffer.put(group(version=self.step, status=status), task))
+                while self.leases and turn % 2:
+                    self.ask(self.leases.pop().nack())
+            while self.reservations:
+                self.ask(self.buffer.release(self.reservations.pop()))
+        assert not self.waiting, f"these wait for ever: {[kind for kind, _ in self.waiting]}"
+
+
+Machine.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=30, suppress_health_check=list(HealthCheck)
+)
+TestNoDeadLock = Machine.TestCase
