@@ -14,6 +14,8 @@ RerollError
 All are picklable (they cross process borders) and say what to do next.
 """
 
+from collections.abc import Sequence
+
 
 class RerollError(Exception):
     """The root of all exceptions of this library."""
@@ -35,7 +37,14 @@ class UnknownUid(RerollError, KeyError):  # noqa: N818
 
 
 class LeaseExpired(RerollError, TimeoutError):  # noqa: N818
-    """The lease had ended, and groups of it were handed out again; the message names them."""
+    """The lease had ended, and groups of it were handed out again: `uids`. The others were consumed."""
+
+    def __init__(self, message: str, uids: Sequence[int] = ()) -> None:
+        super().__init__(message, uids)
+        self.uids = tuple(uids)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Closed(RerollError, RuntimeError):  # noqa: N818

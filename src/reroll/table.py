@@ -112,7 +112,9 @@ class Table:
         deadline = deadline_of(timeout)
         with self._lock:
             if key not in self._slot_of:
-                self._wait(_INSERT, lambda: key in self._slot_of or self.can_insert(1), deadline)
+                self._wait(
+                    _INSERT, lambda: key in self._slot_of or self._engine.can_insert(self._task), deadline
+                )
             if self._shutdown:
                 raise Closed("the table was shut down; this item was not stored")
             evicted = _NOBODY
@@ -188,11 +190,13 @@ class Table:
 
     def can_insert(self, n: int = 1) -> bool:
         """Return whether n inserts could go ahead at this moment."""
-        return self._engine.can_insert(self._task, n)
+        with self._lock:
+            return self._engine.can_insert(self._task, n)
 
     def can_sample(self, n: int = 1) -> bool:
         """Return whether the limiter allows n samples, clamped to what is there, at this moment."""
-        return self._task.can_sample(min(n, len(self._task.completed)))
+        with self._lock:
+            return self._can_sample(n)
 
     @property
     def rate_limiter(self) -> Limiter:
@@ -269,7 +273,7 @@ class Table:
         deadline = deadline_of(timeout)
         self._check_sample_size(n)
         with self._lock:
-            self._wait(_SAMPLE, lambda: self.can_sample(n) or n > self._largest_sample(), deadline)
+            self._wait(_SAMPLE, lambda: self._can_sample(n) or n > self._largest_sample(), deadline)
             if self._shutdown:
                 return None
             self._check_sample_size(n)  # the limiter may have been replaced meanwhile
@@ -279,6 +283,9 @@ class Table:
             self._drop(drawn.gone)
             self._waits.wake()
             return drawn, keys, data
+
+    def _can_sample(self, n: int) -> bool:
+        return self._task.can_sample(min(n, len(self._task.completed)))
 
     def _check_sample_size(self, n: int) -> None:
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:

@@ -20,6 +20,7 @@ from reroll.buffer.shell import Shell
 from reroll.engine.limiters import Limiter, limiter_of
 from reroll.engine.priorities import checked_priority
 from reroll.engine.rows import find
+from reroll.engine.window import StalenessWindow
 from reroll.errors import InvalidArgument
 from reroll.query import Query, Scalar, parse_query
 from reroll.rollout import Status
@@ -111,5 +112,9 @@ class Changing(Shell):
         """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed."""
         self._check_open()
         task = self._engine.task(checked_task(task_name))
+        if isinstance(rate_limiter, StalenessWindow):
+            raise InvalidArgument(
+                "a StalenessWindow is given when the buffer is built; here goes a rate limiter"
+            )
         task.settings = dataclasses.replace(task.settings, limiter=limiter_of(rate_limiter))
         self._waits.wake()

@@ -1,6 +1,6 @@
 """The verbs that hand groups out: consumed, under a lease, or sampled."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from reroll.buffer.arguments import (
@@ -111,9 +111,9 @@ class HandingOut(Shell):
                 {(COMPLETED, task_name): task},
                 lambda: self._engine.can_draw(task, count, replace=replace),
                 deadline,
+                lambda: f" of {n} groups",
+                prepare=lambda: self._learn_steps([task], step),
             )
-            self._groups.learn_step(task, step)
-            count = self._engine.available(task, COMPLETED, count) if not replace else count
         samples = self._groups.sample(task, count, replace=replace) if count else []
         self._waits.wake()
         return samples
@@ -140,7 +140,7 @@ class HandingOut(Shell):
         wanted = self._wanted(task_batch_sizes)
         self._check_can_be_met(wanted, status)
         # Only looks, takes nothing: it stands in no queue but its own.
-        await self._wait([object()], lambda: self._is_ready(wanted, status), deadline, "wait_ready")
+        await self._wait([object()], lambda: self._is_ready(wanted, status), deadline, lambda: "wait_ready")
 
     async def ack_lease(self, lease: int) -> None:
         """Acknowledge a lease by its id; what `Batch.ack` does."""
@@ -199,11 +199,15 @@ class HandingOut(Shell):
                 queues,
                 lambda: self._is_ready(wanted, status),
                 deadline,
-                f" of {dict(sizes)} {group_status}",
+                lambda: f" of {dict(sizes)} {Status.of(group_status).value} groups",
+                prepare=lambda: self._learn_steps(wanted, step),
             )
-        for task in wanted:
-            self._groups.learn_step(task, step)
+        self._learn_steps(wanted, step)
         return {task: self._engine.available(task, status, n) for task, n in wanted.items()}, status
+
+    def _learn_steps(self, tasks: Iterable[Task], step: int | None) -> None:
+        for task in tasks:
+            self._groups.learn_step(task, step)
 
     async def _lend(
         self,

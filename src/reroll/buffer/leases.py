@@ -14,7 +14,7 @@ from reroll.errors import InvalidArgument, LeaseExpired
 from reroll.sample import Sample
 
 _REMEMBERED: Final = 4096
-"""How many leases that came to their end by time are remembered, for late acknowledgements."""
+"""How many leases that ended are remembered, for late and for repeated acknowledgements."""
 
 
 @dataclass(slots=True)
@@ -36,6 +36,7 @@ class Leases:
         self._groups = groups
         self._open: dict[int, Held] = {}
         self._ended: OrderedDict[int, Held] = OrderedDict()  # by time, not yet acknowledged
+        self._acked: OrderedDict[int, None] = OrderedDict()
         self._last = 0
         groups.on_hand_out = self.note_handed_out
 
@@ -62,20 +63,25 @@ class Leases:
 
     def ack(self, lease: int) -> None:
         """Let the groups of a lease be consumed. Raises LeaseExpired for those that were handed out again."""
+        if lease in self._acked:  # a repeated call is harmless
+            return
         held = self._open.pop(lease, None)
         if held is not None:
+            self._remember(lease)
             slots = self._groups.held_slots(held.uids)
             self._groups.count_trained(slots)
             self._groups.settle(acknowledge(self._groups.engine, slots))
             return
         held = self._ended.pop(lease, None)
         if held is None:
-            raise InvalidArgument(f"lease {lease} was acknowledged or given back before, or is too old")
+            raise InvalidArgument(f"lease {lease} was given back before, or is too old to be acknowledged")
+        self._remember(lease)
         self._groups.use([uid for uid in held.uids if uid not in held.handed_again])
         if held.handed_again:
             raise LeaseExpired(
                 f"the lease had ended, and these groups were handed out again: {sorted(held.handed_again)}; the others "
-                "were consumed. Give a longer ttl_s"
+                "were consumed. Give a longer ttl_s",
+                sorted(held.handed_again),
             )
 
     def nack(self, lease: int) -> None:
@@ -111,6 +117,11 @@ class Leases:
         """Remember who got groups whose lease had ended."""
         for held in self._ended.values():
             held.handed_again.update(set(held.uids).intersection(uids))
+
+    def _remember(self, lease: int) -> None:
+        self._acked[lease] = None
+        if len(self._acked) > _REMEMBERED:
+            self._acked.popitem(last=False)
 
     def _give_back(self, held: Held) -> None:
         slots = self._groups.held_slots(held.uids)

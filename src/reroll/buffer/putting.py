@@ -121,7 +121,11 @@ class Putting(Shell):
                 f"n must be at least 1{'' if window is None else f', and at most {window.largest} under {window}'}, not {n}"
             )
         await self._until(
-            "reserve", {("reserve", task_name): task}, lambda: task.may_start() >= count, deadline
+            "reserve",
+            {("reserve", task_name): task},
+            lambda: task.may_start() >= count,
+            deadline,
+            lambda: f" of {count} groups, of which {task.explain_start()},",
         )
         reservation = self._reservations.make(task, count, self._end_of(ttl_s))
         self._waits.look_again()

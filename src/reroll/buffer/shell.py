@@ -30,6 +30,8 @@ class Shell:
 
     def __len__(self) -> int:
         """Return how many groups are resident, whatever their status."""
+        if not self._closed:
+            self._pass_time()
         return len(self._groups)
 
     async def close(self) -> None:
@@ -70,16 +72,32 @@ class Shell:
         queues: Mapping[Hashable, Task],
         possible: Callable[[], bool],
         deadline: float | None,
-        wanted: str = "",
+        wanted: Callable[[], str] = str,
+        *,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Wait in these queues, each of a task, until it is possible; count how long that took."""
-        started = self._clock()
-        if await self._wait(queues, possible, deadline, what + wanted):
-            for task in queues.values():
-                self._groups.flow.waited(what, task.name, self._clock() - started)
+        """Wait in these queues, each of a task, until it is possible; count how long that took.
+
+        `prepare` is done when it is possible, and may make it impossible again: then the wait goes on.
+        """
+        started, waited = self._clock(), False
+        while True:
+            waited |= await self._wait(queues, possible, deadline, lambda: what + wanted())
+            if prepare is None:
+                break
+            prepare()
+            if possible():
+                break
+            self._waits.wake()  # whatever went has made room
+        for task in queues.values() if waited else ():
+            self._groups.flow.waited(what, task.name, self._clock() - started)
 
     async def _wait(
-        self, queues: Iterable[Hashable], possible: Callable[[], bool], deadline: float | None, what: str
+        self,
+        queues: Iterable[Hashable],
+        possible: Callable[[], bool],
+        deadline: float | None,
+        what: Callable[[], str],
     ) -> bool:
         waited = await self._waits.until(
             queues,
@@ -95,7 +113,7 @@ class Shell:
             self._pass_time()
         return possible()
 
-    def _timed_out(self, what: str) -> str:
+    def _timed_out(self, what: Callable[[], str]) -> str:
         tasks = {
             name: {
                 status.value: len(task.pools[code])
@@ -104,4 +122,4 @@ class Shell:
             }
             for name, task in self._engine.tasks.items()
         }
-        return f"{what} timed out; nothing was changed. The buffer holds {tasks}"
+        return f"{what()} timed out; nothing was changed. The buffer holds {tasks}"

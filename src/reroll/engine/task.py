@@ -119,6 +119,15 @@ class Task:
         busy = running + len(self.completed) + self.leased + self.consumed
         return window.may_start(self.advanced, self.serving, busy)
 
+    def explain_start(self) -> str:
+        """Return in words what `may_start` comes from."""
+        aborted = len(self.pools[STATUS_CODE[Status.ABORTED]])
+        return (
+            f"{self.may_start()} may start (step {self.advanced} done, version {self.serving} serves; {self.reserved} "
+            f"reserved, {self.out} out, {aborted} aborted, {len(self.completed)} ready, {self.leased} leased, "
+            f"{self.consumed} consumed since)"
+        )
+
     def advance(self, step: int, version: int | None) -> None:
         """Learn that a training step is done, and which weights generate from now on."""
         if step > self.advanced:
