@@ -28,12 +28,12 @@ class Plan(NamedTuple):
 
     sizes: Sequence[ops.Size] = (SMALL, MIDDLE, MIDDLE_SHORT, LARGE_SHORT)
     rounds: int = 21
-    expire_rounds: Sequence[int] = (5, 2, 2, 1)
+    expire_rounds: Sequence[int] = (3, 1, 1, 1)
     """Of each size."""
     memory_groups: Sequence[int] = (10_000, 2_000)
     """As Rollout, and as lists."""
     wake_up_rounds: int = 200
-    stall_groups: int = 30_000
+    stall_groups: int = 20_000
     replay_sizes: Sequence[int] = (5_000, 50_000)
     replay_rounds: int = 31
     samplers: Sequence[str] = tuple(replay.SAMPLERS)

@@ -302,7 +302,7 @@ class Table:
         size: float = settings.capacity or 0
         if settings.max_times_sampled is not None and settings.max_times_sampled <= spi:
             size = min(size, max(max_diff, min_size))  # every item has a use left, so more cannot be there
-        largest = settings.limiter.window.largest_sample
+        largest = settings.largest_sample
         return math.inf if largest >= size else largest
 
     def _wait(self, what: str, possible: Callable[[], bool], deadline: float | None) -> None:

@@ -30,10 +30,19 @@ LIMITERS = st.one_of(
 )
 
 
+def proceeds(config: TaskConfig) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            ReplayBufferConfig(tasks={"t": config}).build()
+        except InvalidConfig:
+            return False
+    return True
+
+
 @st.composite
 def task_configs(draw: st.DrawFn) -> TaskConfig:
-    limits = {"rate_limiter": draw(LIMITERS)} if draw(st.booleans()) else {}
-    return TaskConfig(
+    config = TaskConfig(
         capacity=draw(st.none() | st.integers(1, 4)),
         sampler=draw(SELECTORS),
         remover=draw(st.none() | SELECTORS),
@@ -42,18 +51,27 @@ def task_configs(draw: st.DrawFn) -> TaskConfig:
         min_group_size=draw(st.integers(1, 2)),
         max_attempts=draw(st.sampled_from([None, None, 1, 2])),
         rejected_capacity=draw(st.sampled_from([1024, 2, 1, 0])),
-        **limits,
     )
+    limited = config.model_copy(update={"rate_limiter": draw(st.none() | LIMITERS)})
+    return limited if proceeds(limited) else config
 
 
 @st.composite
 def buffer_configs(draw: st.DrawFn) -> ReplayBufferConfig:
     """Return configurations that proceed; each task has its own."""
-    config = ReplayBufferConfig(tasks={task: draw(task_configs()) for task in TASKS})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            config.build()
-        except InvalidConfig:
-            return ReplayBufferConfig(sampler=draw(SELECTORS))
-    return config
+    return ReplayBufferConfig(tasks={task: draw(task_configs()) for task in TASKS})
+
+
+@st.composite
+def crowded_configs(draw: st.DrawFn) -> ReplayBufferConfig:
+    """Return configurations where both sides have to wait for each other."""
+    narrow = [
+        {"capacity": 1},
+        {"capacity": 2},
+        {"rate_limiter": Queue(1)},
+        {"rate_limiter": Queue(2)},
+        {"rate_limiter": SampleToInsertRatio(1.0, 1, (0.0, 2.0))},
+    ]
+    return ReplayBufferConfig(
+        sampler="fifo", tasks={task: TaskConfig(**draw(st.sampled_from(narrow))) for task in TASKS}
+    )

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from buffer.configs import TASKS, buffer_configs
+from buffer.configs import TASKS, buffer_configs, crowded_configs
 from reroll import (
     Amount,
     InvalidArgument,
@@ -32,7 +32,7 @@ from reroll.engine.ledger import closes
 from reroll.testing.buffer_suite import rollout
 from reroll.testing.naive_buffer import NaiveBuffer, NaiveGroup, NaivePut
 
-HANDED_OUT = (Status.COMPLETED, Status.COMPLETED, Status.ABORTED, Status.EXPIRED, Status.INIT, *Status)
+HANDED_OUT = [Status.COMPLETED] * 5 + [Status.ABORTED] * 3 + [Status.EXPIRED] * 3 + [Status.INIT, *Status]
 STEPS = st.integers(0, 8)
 THRESHOLDS = st.none() | st.integers(1, 4)
 
@@ -89,9 +89,10 @@ class Call:
     task: asyncio.Task[None] | None = None
 
 
-class BufferMachine(RuleBasedStateMachine):
-    @initialize(config=buffer_configs())
-    def build(self, config: ReplayBufferConfig) -> None:
+class Machine(RuleBasedStateMachine):
+    """Buffer and model side by side; what is done to them is up to the children."""
+
+    def begin(self, config: ReplayBufferConfig) -> None:
         self.loop = asyncio.new_event_loop()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -110,8 +111,6 @@ class BufferMachine(RuleBasedStateMachine):
                 call.task.cancel()
             self.loop.run_until_complete(self.become_quiet())
             self.loop.close()
-
-    # --- the machinery
 
     def ask(self, verb: Coroutine[Any, Any, Any]) -> Any:
         """Run a verb that never waits and changes nothing."""
@@ -167,24 +166,27 @@ class BufferMachine(RuleBasedStateMachine):
         for call in self.waiting:
             assert not (self.is_its_turn(call) and call.is_possible()), "still waits although it could go on"
 
-    # --- put
-
-    def start_put(
-        self, data: st.DataObject, items: list[Rollout], task: str, uid: int | None, *, continues: int | None
-    ) -> None:
-        options: dict[str, Any] = {
+    def draw_options(self, data: st.DataObject, items: list[Rollout]) -> dict[str, Any]:
+        versions = st.integers(0, 6)
+        return {
             "current_train_step": data.draw(st.none() | STEPS, "current_train_step"),
             "stale_threshold": data.draw(THRESHOLDS, "stale_threshold"),
             "token_stale_threshold": data.draw(THRESHOLDS, "token_stale_threshold"),
             "expired_groups_retryable": data.draw(st.booleans(), "retryable"),
-            "model_step": data.draw(
-                st.integers(0, 6) if is_partial(items) else st.none() | st.integers(0, 6), "model_step"
-            ),
+            "model_step": data.draw(versions if is_partial(items) else st.none() | versions, "model_step"),
             "priority": data.draw(st.sampled_from([None, 0.0, 1.0, 2.0]), "priority"),
             "tags": data.draw(st.sampled_from([None, {}, {"x": 1}]), "tags"),
-            "uid": uid,
         }
-        timeout = data.draw(st.sampled_from([None, None, 0]), "timeout")
+
+    def start_put(
+        self,
+        items: list[Rollout],
+        task: str,
+        options: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        continues: int | None = None,
+    ) -> None:
         before = copy.deepcopy(items)
         put = NaivePut(items=before, task=task, **options)
         back = set() if continues is None else {continues}
@@ -221,41 +223,8 @@ class BufferMachine(RuleBasedStateMachine):
             call.queues = frozenset()
         self.call(self.buffer.put(items, task, timeout=timeout, **options), call)
 
-    @rule(data=st.data(), items=groups_of_rollouts(), task=st.sampled_from(TASKS))
-    def put(self, data: st.DataObject, items: list[Rollout], task: str) -> None:
-        self.start_put(data, items, task, None, continues=None)
-        self.settle()
-
     def groups_out(self) -> list[NaiveGroup]:
         return [g for g in self.model.groups if g.is_out and g.uid not in self.coming_back]
-
-    @precondition(lambda self: self.groups_out())
-    @rule(data=st.data(), growth=st.integers(-2, 3), how=st.sampled_from(["same", "same", "uid", "carried"]))
-    def put_back(self, data: st.DataObject, growth: int, how: str) -> None:
-        """Roll a group again: it grows by tokens, or is written anew, and comes back."""
-        group = data.draw(st.sampled_from(self.groups_out()))
-        items = self.objects[group.uid]
-        if how != "same":
-            items = copy.deepcopy(items)
-        status = data.draw(
-            st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.ABORTED, Status.FAILED])
-        )
-        for item in items:
-            item.status = status
-            held = np.zeros(0, np.int32) if item.response_ids is None else item.response_ids
-            if growth >= 0:
-                item.response_ids = np.append(held, np.zeros(growth, np.int32))
-            else:
-                item.response_ids, item.response_model_steps = np.zeros(-growth - 1, np.int32), None
-            item.response_mask = None
-            item.num_tokens = None
-            if how == "uid":
-                item.group_uid = None
-        uid = group.uid if how == "uid" else None
-        self.start_put(data, items, group.task, uid, continues=group.uid)
-        self.settle()
-
-    # --- hand out
 
     def check_handed(self, handed: list[list[Rollout]], expected: list[NaiveGroup]) -> None:
         assert [items[0].group_uid for items in handed] == [group.uid for group in expected]
@@ -323,6 +292,133 @@ class BufferMachine(RuleBasedStateMachine):
         too_many = settings.capacity is not None and n > settings.capacity
         return too_many or n > window.max_diff - window.min_diff
 
+    def do_refresh(
+        self, thresholds: Any, step: int, by_token: Any = None, retryable: Any = None, statuses: Any = None
+    ) -> None:
+        def on_result(result: dict[str, int]) -> None:
+            expected = self.model.refresh(
+                thresholds, step, statuses=statuses, token_thresholds=by_token, retryable=retryable
+            )
+            assert result == expected
+
+        verb = self.buffer.refresh_staleness(
+            task_stale_thresholds=thresholds,
+            current_train_step=step,
+            statuses=statuses,
+            task_token_stale_thresholds=by_token,
+            expired_groups_retryable_by_task=retryable,
+        )
+        self.act(verb, on_result)
+
+    def cancel_calls(self, calls: list[Call], turns: int = 0) -> None:
+        """Cancel calls, after as many turns of the loop."""
+        for _ in range(turns):
+            self.loop.run_until_complete(asyncio.sleep(0))
+        for call in calls:
+            assert call.task is not None
+            call.task.cancel()
+        self.settle()
+
+    def some_uids(self, data: st.DataObject) -> list[int]:
+        return data.draw(st.lists(st.integers(1, self.model.last_uid + 1), max_size=3))
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        self.ask(self.compare())
+
+    async def compare(self) -> None:
+        buffer, model = self.buffer, self.model
+        expected = model.rows()
+        rows = await buffer.query({})
+        found = [
+            {name: getattr(row, name) for name in want} for row, want in zip(rows, expected, strict=False)
+        ]
+        assert found == expected
+        assert len(rows) == len(buffer) == len(expected)
+        assert [row.uid for row in sorted(rows, key=lambda row: row.timestamp_id)] == model.arrivals()
+        counts = await buffer.count_statuses(TASKS, list(Status))
+        assert counts == {t: {s: len(model.pool(t, s)) for s in Status} for t in TASKS}
+        for sizes in ({"a": 1}, {"a": 2}, {"b": 1}, {"b": 3}, {"a": 1, "b": 1}):
+            for status in (Status.COMPLETED, Status.ABORTED):
+                ready = await buffer.is_ready(sizes, group_status=status)
+                assert ready == model.is_ready(sizes, status)
+        ledger = {t: books for t, books in (await buffer.ledger()).items() if any(map(any, books.values()))}
+        assert ledger == {t: books for t, books in model.ledger().items() if any(map(any, books.values()))}
+        for task, books in ledger.items():
+            assert closes(books)
+            mine = [row for row in rows if row.task_name == task]
+            assert books["resident"] == Amount(len(mine), sum(row.num_tokens for row in mine), 0, 0)
+
+
+class BufferMachine(Machine):
+    """Every verb, on every configuration."""
+
+    @initialize(config=buffer_configs())
+    def build(self, config: ReplayBufferConfig) -> None:
+        self.begin(config)
+
+    @rule(data=st.data(), items=groups_of_rollouts(), task=st.sampled_from(TASKS))
+    def put(self, data: st.DataObject, items: list[Rollout], task: str) -> None:
+        timeout = data.draw(st.sampled_from([None, None, 0]), "timeout")
+        self.start_put(items, task, self.draw_options(data, items), timeout=timeout)
+        self.settle()
+
+    @rule(
+        task=st.sampled_from(TASKS),
+        made=st.lists(
+            st.tuples(st.sampled_from([0, 1, 3, None]), st.integers(0, 4), st.sampled_from([0.0, 1.0])),
+            min_size=2,
+            max_size=4,
+        ),
+        status=st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.ABORTED]),
+    )
+    def put_several(self, task: str, made: list[Any], status: Status) -> None:
+        for version, staleness, priority in made:
+            items = [rollout(versions=version, seq_staleness=staleness, status=status) for _ in range(2)]
+            self.start_put(items, task, {"priority": priority})
+        self.settle()
+
+    @rule(
+        task=st.sampled_from(TASKS),
+        status=st.sampled_from([Status.COMPLETED, Status.ABORTED, Status.EXPIRED, Status.EXPIRED]),
+        threshold=st.integers(1, 3),
+        ahead=st.integers(0, 4),
+        by_token=st.booleans(),
+    )
+    def refresh_and_take(self, task: str, status: Status, threshold: int, ahead: int, by_token: bool) -> None:
+        """What a trainer does at each step."""
+        step = self.model.steps.get(task, 1) + ahead
+        self.do_refresh({task: threshold}, step, {task: threshold} if by_token else None)
+        self.start_take({task: 2}, status, step, wait=False)
+        self.settle()
+
+    @precondition(lambda self: self.groups_out())
+    @rule(data=st.data(), growth=st.integers(-2, 3), how=st.sampled_from(["same", "same", "uid", "carried"]))
+    def put_back(self, data: st.DataObject, growth: int, how: str) -> None:
+        """Roll a group again: it grows by tokens, or is written anew, and comes back."""
+        group = data.draw(st.sampled_from(self.groups_out()))
+        items = self.objects[group.uid]
+        if how != "same":
+            items = copy.deepcopy(items)
+        status = data.draw(
+            st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.ABORTED, Status.FAILED])
+        )
+        for item in items:
+            item.status = status
+            held = np.zeros(0, np.int32) if item.response_ids is None else item.response_ids
+            if growth >= 0:
+                item.response_ids = np.append(held, np.zeros(growth, np.int32))
+            else:
+                item.response_ids, item.response_model_steps = np.zeros(-growth - 1, np.int32), None
+            item.response_mask = None
+            item.num_tokens = None
+            if how == "uid":
+                item.group_uid = None
+        options = self.draw_options(data, items) | {"uid": group.uid if how == "uid" else None}
+        timeout = data.draw(st.sampled_from([None, None, 0]), "timeout")
+        self.start_put(items, group.task, options, timeout=timeout, continues=group.uid)
+        self.settle()
+
     @rule(
         sizes=st.dictionaries(st.sampled_from(TASKS), st.integers(-1, 4), min_size=1),
         status=st.sampled_from(HANDED_OUT),
@@ -334,7 +430,7 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(
         sizes=st.dictionaries(st.sampled_from(TASKS), st.integers(0, 4), min_size=1),
-        status=st.sampled_from(HANDED_OUT[:4]),
+        status=st.sampled_from(HANDED_OUT[:11]),
         train_step=st.none() | STEPS,
         timeout=st.sampled_from([None, None, 0]),
     )
@@ -361,18 +457,10 @@ class BufferMachine(RuleBasedStateMachine):
         self.call(self.buffer.wait_ready(sizes), call)
         self.settle()
 
-    # --- cancel
-
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        for call in data.draw(st.lists(st.sampled_from(self.waiting), min_size=1, unique_by=id)):
-            self.cancel_call(call)
-        self.settle()
-
-    def cancel_call(self, call: Call) -> None:
-        assert call.task is not None
-        call.task.cancel()
+        self.cancel_calls(data.draw(st.lists(st.sampled_from(self.waiting), min_size=1, unique_by=id)))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), items=groups_of_rollouts(), task=st.sampled_from(TASKS), turns=st.integers(1, 3))
@@ -381,16 +469,10 @@ class BufferMachine(RuleBasedStateMachine):
     ) -> None:
         victims = data.draw(st.lists(st.sampled_from(self.waiting), min_size=1, unique_by=id))
         if data.draw(st.booleans()):
-            self.start_put(data, items, task, None, continues=None)
+            self.start_put(items, task, self.draw_options(data, items))
         else:
             self.start_take({task: 1}, Status.COMPLETED, None, wait=False)
-        for _ in range(turns):
-            self.loop.run_until_complete(asyncio.sleep(0))
-        for call in victims:
-            self.cancel_call(call)
-        self.settle()
-
-    # --- change
+        self.cancel_calls(victims, turns)
 
     @rule(
         thresholds=st.dictionaries(st.sampled_from(TASKS), st.integers(1, 4), min_size=1),
@@ -398,28 +480,11 @@ class BufferMachine(RuleBasedStateMachine):
         retryable=st.none() | st.dictionaries(st.sampled_from(TASKS), st.booleans()),
         statuses=st.none()
         | st.lists(st.sampled_from([Status.COMPLETED, Status.ABORTED, Status.EXPIRED]), unique=True),
-        ahead=st.integers(0, 3),
+        ahead=st.sampled_from([0, 1, 1, 2, 3, 6]),
     )
     def refresh(self, thresholds: Any, by_token: Any, retryable: Any, statuses: Any, ahead: int) -> None:
         step = max([0, *self.model.steps.values()]) + ahead
-
-        def on_result(result: dict[str, int]) -> None:
-            expected = self.model.refresh(
-                thresholds, step, statuses=statuses, token_thresholds=by_token, retryable=retryable
-            )
-            assert result == expected
-
-        verb = self.buffer.refresh_staleness(
-            task_stale_thresholds=thresholds,
-            current_train_step=step,
-            statuses=statuses,
-            task_token_stale_thresholds=by_token,
-            expired_groups_retryable_by_task=retryable,
-        )
-        self.act(verb, on_result)
-
-    def some_uids(self, data: st.DataObject) -> list[int]:
-        return data.draw(st.lists(st.integers(1, self.model.last_uid + 1), max_size=3))
+        self.do_refresh(thresholds, step, by_token, retryable, statuses)
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
@@ -510,38 +575,47 @@ class BufferMachine(RuleBasedStateMachine):
         else:
             raise AssertionError("accepted")
 
-    # --- always
 
-    @invariant()
-    def agrees_with_the_model(self) -> None:
-        self.ask(self.compare())
+class WaitingMachine(Machine):
+    """Little room and few verbs, so that many wait for each other."""
 
-    async def compare(self) -> None:
-        buffer, model = self.buffer, self.model
-        expected = model.rows()
-        rows = await buffer.query({})
-        found = [
-            {name: getattr(row, name) for name in want} for row, want in zip(rows, expected, strict=False)
-        ]
-        assert found == expected
-        assert len(rows) == len(buffer) == len(expected)
-        assert [row.uid for row in sorted(rows, key=lambda row: row.timestamp_id)] == model.arrivals()
-        counts = await buffer.count_statuses(TASKS, list(Status))
-        assert counts == {t: {s: len(model.pool(t, s)) for s in Status} for t in TASKS}
-        for sizes in ({"a": 1}, {"a": 2}, {"b": 1}, {"b": 3}, {"a": 1, "b": 1}):
-            for status in (Status.COMPLETED, Status.ABORTED):
-                ready = await buffer.is_ready(sizes, group_status=status)
-                assert ready == model.is_ready(sizes, status)
-        ledger = {t: books for t, books in (await buffer.ledger()).items() if any(map(any, books.values()))}
-        assert ledger == {t: books for t, books in model.ledger().items() if any(map(any, books.values()))}
-        for task, books in ledger.items():
-            assert closes(books)
-            mine = [row for row in rows if row.task_name == task]
-            assert books["resident"] == Amount(len(mine), sum(row.num_tokens for row in mine), 0, 0)
+    @initialize(config=crowded_configs())
+    def build(self, config: ReplayBufferConfig) -> None:
+        self.begin(config)
+
+    @rule(task=st.sampled_from(TASKS), status=st.sampled_from([Status.COMPLETED] * 4 + [Status.ABORTED]))
+    def put(self, task: str, status: Status) -> None:
+        self.start_put([rollout(status=status)], task, {})
+        self.settle()
+
+    @rule(
+        sizes=st.dictionaries(st.sampled_from(TASKS), st.integers(1, 2), min_size=1),
+        status=st.sampled_from([Status.COMPLETED] * 4 + [Status.ABORTED]),
+    )
+    def take_waiting(self, sizes: dict[str, int], status: Status) -> None:
+        self.start_take(sizes, status, None, wait=True)
+        self.settle()
+
+    @rule(task=st.sampled_from(TASKS))
+    def get(self, task: str) -> None:
+        self.start_take({task: 1}, Status.COMPLETED, None, wait=False)
+        self.settle()
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data(), task=st.sampled_from(TASKS), turns=st.integers(0, 3), is_put=st.booleans())
+    def cancel_just_after_a_wake_up(self, data: st.DataObject, task: str, turns: int, is_put: bool) -> None:
+        victims = data.draw(st.lists(st.sampled_from(self.waiting), min_size=1, max_size=2, unique_by=id))
+        if is_put:
+            self.start_put([rollout()], task, {})
+        else:
+            self.start_take({task: 1}, Status.COMPLETED, None, wait=False)
+        self.cancel_calls(victims, turns)
 
 
 # Explaining traces every line, which takes minutes here; the shrunk steps tell enough.
-BufferMachine.TestCase.settings = settings(
+PATIENT = settings(
     phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck)
 )
+BufferMachine.TestCase.settings = WaitingMachine.TestCase.settings = PATIENT
 TestBufferMachine = pytest.mark.timeout(600)(BufferMachine.TestCase)
+TestWaitingMachine = pytest.mark.timeout(600)(WaitingMachine.TestCase)

@@ -33,7 +33,7 @@ class TestBlockingReplayBuffer(VerbSuite):
 
 
 def test_the_twin_has_the_same_verbs_and_signatures():
-    verbs = {name: verb for name, verb in vars(ReplayBuffer).items() if not name.startswith("_")}
+    verbs = {name: verb for name, verb in inspect.getmembers(ReplayBuffer) if not name.startswith("_")}
     assert verbs
     for name, verb in verbs.items():
         twin = getattr(BlockingReplayBuffer, name)

@@ -22,6 +22,7 @@ from reroll import (
     InvalidArgument,
     InvalidConfig,
     MinSize,
+    Queue,
     Reservation,
     StalenessWindow,
     SyncReplayBufferConfig,
@@ -135,9 +136,7 @@ async def test_groups_that_expire_free_their_place():
     buffer = windowed()
     reservation = await buffer.reserve(2, TASK)
     waiting = await start(buffer.reserve(1, TASK))
-    await buffer.put(
-        group(version=0), TASK, reservation=reservation, current_train_step=9, stale_threshold=1
-    )
+    await buffer.put(group(version=0), TASK, reservation=reservation, current_train_step=9, stale_threshold=1)
     await waiting
     buffer = windowed()
     await fill(buffer, 2, versions=[0, 0])
@@ -283,6 +282,17 @@ async def test_close_wakes_a_reserve_that_waits():
         await waiting
 
 
+async def test_a_reservation_that_waits_for_two_places_does_not_hold_up_one_that_needs_one():
+    buffer = windowed(max_staleness=0, batch=2)
+    first = await buffer.reserve(2, TASK)
+    await buffer.put(group(version=0), TASK, reservation=first)
+    await buffer.put(group(version=0, status="filtered"), TASK, reservation=first)
+    large = await start(buffer.reserve(2, TASK))  # one place is free
+    assert not large.done()
+    await buffer.reserve(1, TASK, timeout=0)
+    await cancel(large)
+
+
 # --- the life of a reservation
 
 
@@ -423,6 +433,12 @@ def test_a_window_with_another_order_warns():
 def test_a_window_that_lets_nobody_start_is_refused(options):
     with pytest.raises(InvalidConfig):
         StalenessWindow(**{"max_staleness": 1, "batch": 2, **options})
+
+
+def test_a_window_that_fills_with_groups_that_the_limiter_lets_nobody_sample_is_refused():
+    # One sample an insert: two groups, each used once of three times, are all that the window lets be there.
+    with pytest.raises(InvalidConfig):
+        fifo(rate_limiter=[Queue(2), StalenessWindow(0, 2)], max_times_sampled=3)
 
 
 def test_a_window_that_never_fills_the_limiters_min_size_is_refused():

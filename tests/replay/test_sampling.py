@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine.chances import assert_fits
+from replay.buffers import TASK, books, cancel, drawn, fifo, fill, group, infos, replay, row_of, rows, start
 from reroll import (
     Fifo,
     InvalidArgument,
@@ -19,9 +20,8 @@ from reroll import (
     Uniform,
     WaitTimeout,
 )
-from replay.buffers import TASK, books, cancel, drawn, fill, fifo, group, infos, replay, row_of, rows, start
 
-ROUNDS = 2_500
+ROUNDS = 1_200
 PRIORITIES = [1.0, 2.0, 4.0, 0.5, 3.0]
 
 
@@ -137,7 +137,7 @@ async def test_decay_by_use_counts_each_use():
 
 async def test_first_draws_under_decay_by_use_follow_the_chances():
     seen, second = Counter(), Counter()
-    for seed in range(900):
+    for seed in range(400):
         buffer = replay(sampler=Prioritized(reuse_decay=0.25), seed=seed)
         uids = await fill(buffer, 2, priorities=[3.0, 1.0])
         first = drawn(await buffer.sample(1, TASK))[0]
@@ -301,7 +301,7 @@ async def test_a_mixture_takes_its_share_of_fresh_groups():
     await fill(buffer, 20)
     await buffer.sample(8, TASK)  # 8 groups are no longer fresh
     fresh_counts = Counter()
-    for _ in range(600):
+    for _ in range(200):
         before = {uid for uid, row in (await rows(buffer)).items() if row.times_sampled == 0}
         batch = await buffer.sample(5, TASK)
         fresh = [uid for uid in drawn(batch) if uid in before]
@@ -317,7 +317,7 @@ async def test_the_parts_of_a_mixture_are_drawn_by_their_own_chances():
     uids = await fill(buffer, 3, priorities=[1.0, 2.0, 5.0])
     await buffer.sample(3, TASK)
     seen = Counter()
-    for _ in range(1_200):
+    for _ in range(600):
         (fresh,) = await fill(buffer, 1, priorities=[1.0])
         batch = {info.uid: info for info in infos(await buffer.sample(2, TASK))}
         assert batch.pop(fresh).probability == 1.0
@@ -517,23 +517,18 @@ async def test_a_trainer_that_samples_as_much_as_the_limiter_allows_is_never_dea
     ("remover", "stay"),
     [
         ("fifo", [3, 4, 5, 6]),
-        ("lifo", [1, 2, 3, 6]),  # never the newcomer only if it is not the newest: see below
+        ("lifo", [1, 2, 3, 4]),  # the newest is always the newcomer
         ("min_heap", [1, 3, 5, 6]),
-        ("max_heap", [2, 4, 5, 3]),
+        ("max_heap", [2, 3, 4, 5]),
     ],
 )
 async def test_removers_choose_who_goes(remover, stay):
     priorities = [5.0, 1.0, 4.0, 2.0, 3.0, 6.0]
     buffer = replay(sampler="uniform", remover=remover, capacity=4)
     got = await fill(buffer, 6, priorities=priorities)
-    left = sorted(await rows(buffer))
-    if remover == "lifo":  # the newest is always the newcomer
-        assert (left, got[4:]) == ([1, 2, 3, 4], [None, None])
-    elif remover == "max_heap":
-        assert left == [2, 3, 4, 5]
-        assert got[5] is None
-    else:
-        assert left == sorted(stay)
+    assert sorted(await rows(buffer)) == stay
+    assert [uid for uid in got if uid in stay] == stay
+    assert (got[5] is None) == (6 not in stay)
     ledger = await books(buffer)
     assert (ledger["put"].groups, ledger["evicted"].groups) == (6, 2)
 
@@ -553,7 +548,7 @@ async def test_removers_by_staleness_and_use():
 
 async def test_a_uniform_remover_evicts_anybody_with_the_same_chance():
     seen = Counter()
-    for seed in range(900):
+    for seed in range(400):
         buffer = replay(remover="uniform", capacity=2, seed=seed)
         await fill(buffer, 3)
         seen.update({1, 2, 3} - set(await rows(buffer)))
@@ -562,7 +557,7 @@ async def test_a_uniform_remover_evicts_anybody_with_the_same_chance():
 
 async def test_a_prioritized_remover_warns_and_evicts_by_weight():
     seen = Counter()
-    for seed in range(600):
+    for seed in range(300):
         with pytest.warns(UserWarning, match="most valuable"):
             buffer = replay(remover="prioritized", capacity=2, seed=seed)
         await fill(buffer, 3, priorities=[1.0, 2.0, 5.0])

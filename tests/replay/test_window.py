@@ -135,13 +135,13 @@ class Simulation:
 
 
 @pytest.mark.parametrize("config", [SyncReplayBufferConfig, AsyncReplayBufferConfig])
-@pytest.mark.parametrize("generation_time", [0.1, 1.0, 2.5])
+@pytest.mark.parametrize("generation_time", [0.1, 2.5])
 @pytest.mark.parametrize(("sync_interval", "max_staleness"), PAIRS)
 async def test_with_equal_durations_the_bound_is_met_exactly_and_nothing_expires(
     config, generation_time, sync_interval, max_staleness
 ):
     window = StalenessWindow(max_staleness, 2, sync_interval)
-    steps = 3 * (max_staleness + sync_interval) + 4
+    steps = 2 * (max_staleness + sync_interval) + 3
     world = await Simulation(config, window, steps=steps, duration=lambda: generation_time).run()
     assert world.expired == 0
     assert world.statuses.keys() == {"completed"}
@@ -152,19 +152,17 @@ async def test_with_equal_durations_the_bound_is_met_exactly_and_nothing_expires
     assert (ledger["expired"], ledger["consumed"].groups) == ((0, 0, 0, 0), steps * 2)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("sync_interval", "max_staleness"), PAIRS)
 async def test_stragglers_and_filtered_groups_starve_nobody_and_nothing_too_stale_is_trained(
-    sync_interval, max_staleness, seed
+    sync_interval, max_staleness
 ):
     window = StalenessWindow(max_staleness, 2, sync_interval)
-    rng = random.Random(seed)
+    rng = random.Random(5)
     world = Simulation(
         SyncReplayBufferConfig,
         window,
         steps=14,
         duration=lambda: rng.choice([0.2, 0.5, 1.0, 1.0, 9.0]),
-        seed=seed,
     )
     world.make = lambda: rng.choice(["completed", "completed", "filtered", "failed"])
     await world.run()
@@ -204,15 +202,12 @@ class WithRetries(Simulation):
         await self.put(items, None, model_step=version)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("sync_interval", "max_staleness"), PAIRS)
-async def test_aborted_and_expired_groups_are_rolled_again_and_nothing_starves(
-    sync_interval, max_staleness, seed
-):
+async def test_aborted_and_expired_groups_are_rolled_again_and_nothing_starves(sync_interval, max_staleness):
     window = StalenessWindow(max_staleness, 2, sync_interval)
-    rng = random.Random(seed)
+    rng = random.Random(5)
     world = WithRetries(
-        SyncReplayBufferConfig, window, steps=10, duration=lambda: rng.choice([0.3, 0.8, 4.0]), seed=seed
+        SyncReplayBufferConfig, window, steps=10, duration=lambda: rng.choice([0.3, 0.8, 4.0])
     )
     await world.run()
     assert max(world.trained) <= max_staleness

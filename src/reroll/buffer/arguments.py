@@ -23,6 +23,8 @@ def checked_task(task_name: object) -> str:
 def checked_count(name: str, value: object) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise InvalidArgument(f"{name} must be a whole number, not {value!r}")
+    if abs(int(value)) >= 1 << 62:
+        raise InvalidArgument(f"{name} must be a whole number of less than 63 bits, not {value!r}")
     return int(value)
 
 

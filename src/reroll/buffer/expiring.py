@@ -7,7 +7,7 @@ import numpy as np
 
 from reroll.buffer.payloads import Payloads
 from reroll.buffer.put import GroupRules, row_of
-from reroll.engine.columns import NO_VERSION, IntArray
+from reroll.engine.columns import LEASED, NO_VERSION, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.task import COMPLETED, EXPIRED, STATUS_CODE, Task
 from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness
@@ -29,6 +29,7 @@ class Expiring(Payloads):
     ) -> None:
         super().__init__(engine, rules_of, out_ttl_s)
         self._thresholds: dict[str, Thresholds] = {}  # of each task's last refresh
+        self._refreshes: dict[str, int] = {}  # how many each task has seen
 
     def learn_step(self, task: Task, step: int | None) -> None:
         """Tell a task its training step; what is older than its age limit goes."""
@@ -47,9 +48,13 @@ class Expiring(Payloads):
     def refresh(self, task: Task, statuses: Iterable[int], thresholds: Thresholds) -> int:
         """Expire what is too stale as of the task's step; return how many groups newly did. O(what expires)."""
         self._thresholds[task.name] = thresholds
+        self._refreshes[task.name] = self._refreshes.get(task.name, 0) + 1
         wanted = list(statuses)
-        for status in wanted:  # before any group joins EXPIRED, whose staleness is told from then on
-            self.engine.forget_told_staleness(task, status)
+        for status in wanted:
+            if status != EXPIRED:  # emptied rollouts keep the staleness they expired with
+                self.engine.forget_told_staleness(task, status)
+        if self.rules_of(task.name).expire == "group":
+            wanted = [status for status in wanted if status != EXPIRED]  # whole groups expire once
         count = 0
         for status in wanted:
             slots = self.engine.stale(
@@ -58,6 +63,22 @@ class Expiring(Payloads):
             count += len(slots) if status != EXPIRED else 0
             self._expire(task, status, slots, thresholds)
         return count
+
+    def edition(self, uid: int) -> tuple[int, int, int]:
+        """Return uid and attempt of a group, and how many refreshes its task has seen; zeros if it is gone."""
+        slot = self._slot_of.get(uid)
+        if slot is None:
+            return uid, 0, 0
+        columns = self.engine.columns
+        name = list(self.engine.tasks)[columns.task[slot]]
+        return uid, int(columns.attempts[slot]), self._refreshes.get(name, 0)
+
+    def forget_told(self, uids: Iterable[int]) -> None:
+        """Let lent groups without versions have staleness 0, as a refresh would have."""
+        slots = self.slots(uid for uid in uids if uid in self._slot_of)
+        columns = self.engine.columns
+        lent = slots[(columns.place[slots] == LEASED) & (columns.status[slots] != EXPIRED)]
+        columns.staleness[lent[columns.version[lent] == NO_VERSION]] = 0
 
     def recheck(self, slots: IntArray) -> None:
         """Let rows that came back expire, if a refresh would have let them meanwhile."""
@@ -126,7 +147,7 @@ class Expiring(Payloads):
         self.engine.expire(
             task, int(columns.status[slot]), one, {name: np.array([v]) for name, v in row.items()}
         )
-        self.engine.change_bytes(slot, num_bytes)
+        self.engine.change(slot, {"num_bytes": num_bytes})
 
     def _drop_expired(self, task: Task, status: int, slots: IntArray) -> None:
         """Drop groups as too stale, and let go of their data."""

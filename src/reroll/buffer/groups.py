@@ -137,23 +137,23 @@ class Groups(Expiring):
         self._note(task, status, drawn.slots)
         return self._samples(task, drawn)
 
-    def use(self, uids: Iterable[int]) -> None:
-        """Let groups that are still resident count a use, as if they had been lent."""
+    def use(self, uids: Iterable[int], status: int) -> None:
+        """Let groups that are still resident, and were lent with this status, count a use."""
         slots = self.resident_slots(uids)
-        self.count_trained(slots)
-        self.settle(use(self.engine, slots))
+        self.count_trained(slots, more=1)
+        self.settle(use(self.engine, slots, status))
 
     def held_slots(self, uids: Iterable[int]) -> IntArray:
         """Return where lent groups are, if they still are."""
         slots = self.slots(uid for uid in uids if uid in self._slot_of)
         return slots[self.engine.columns.pending[slots] > 0]
 
-    def count_trained(self, slots: IntArray) -> None:
-        """Count what a trainer says it has used."""
+    def count_trained(self, slots: IntArray, more: int = 0) -> None:
+        """Count what a trainer says it has used; `more` uses than rows tell yet."""
         for task, status, part in self.engine.by_pool(slots):
             if status == COMPLETED:
                 for slot, use in zip(part.tolist(), self.engine.columns.uses[part].tolist(), strict=True):
-                    self.flow.trained(task.name, self._group(slot), task.step, use)
+                    self.flow.trained(task.name, self._group(slot), task.step, use + more)
 
     def settle(self, settled: Settled) -> None:
         """Follow what became of rows whose lease ended."""
@@ -185,9 +185,12 @@ class Groups(Expiring):
         checked_tags = _checked_tags(tags)
         self.peek([uid])  # members that expired are emptied first
         patch_members(group.items, fields)
-        row = row_of(summarize(group.items))
-        self.engine.change_bytes(slot, int(row["num_bytes"]))
-        columns.reward_mean[slot], columns.reward_std[slot] = row["reward_mean"], row["reward_std"]
+        summary = summarize(group.items)
+        group.learn(summary)
+        row = row_of(summary)
+        self.engine.change(
+            slot, {name: row[name] for name in ("num_bytes", "trainable", "reward_mean", "reward_std")}
+        )
         if checked_tags:
             columns.tags[slot] = {**columns.tags.get(slot, {}), **checked_tags}
 

@@ -1,5 +1,6 @@
 """The verbs that hand groups out: consumed, under a lease, or sampled."""
 
+import math
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from reroll.buffer.arguments import (
 )
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.shell import Shell
-from reroll.engine.task import COMPLETED, STATUS_CODE, Task
+from reroll.engine.task import COMPLETED, REJECTED, STATUS_CODE, STATUSES, Task
 from reroll.errors import InvalidArgument
 from reroll.rollout import Status
 from reroll.sample import Sample
@@ -25,6 +26,7 @@ class HandingOut(Shell):
         self, batch_size: int, task_name: str, group_status: Status | str, *, train_step: int | None = None
     ) -> list[list[Any]]:
         """Take up to `batch_size` groups of one task and status, in the sampler's order; never waits."""
+        checked_task(task_name)
         groups, _ = await self.take_batch(
             {task_name: batch_size}, group_status=group_status, train_step=train_step
         )
@@ -47,7 +49,7 @@ class HandingOut(Shell):
         """
         wanted, status = await self._batch(task_batch_sizes, group_status, wait, timeout, train_step)
         groups = {task.name: self._groups.take(task, status, n) if n else [] for task, n in wanted.items()}
-        self._waits.wake()
+        self._changed()
         return groups, {name: len(taken) for name, taken in groups.items()}
 
     def lease(
@@ -104,8 +106,7 @@ class HandingOut(Shell):
             self._groups.learn_step(task, step)
             count = self._engine.available(task, COMPLETED, count)
         else:
-            if not replace:
-                self._check_can_be_met({task: count}, COMPLETED)
+            self._check_can_be_met({task: count}, COMPLETED, distinct=not replace)
             await self._until(
                 "sample",
                 {(COMPLETED, task_name): task},
@@ -148,7 +149,7 @@ class HandingOut(Shell):
         try:
             self._leases.ack(lease)
         finally:
-            self._waits.wake()
+            self._changed()
 
     async def nack_lease(self, lease: int) -> None:
         """Give a lease back by its id; what `Batch.nack` does."""
@@ -162,20 +163,24 @@ class HandingOut(Shell):
     def _is_ready(self, wanted: Mapping[Task, int], status: int) -> bool:
         return all(self._engine.available(task, status, n) >= n for task, n in wanted.items())
 
-    def _check_can_be_met(self, wanted: Mapping[Task, int], status: int) -> None:
-        if status != COMPLETED:
-            return
+    def _check_can_be_met(self, wanted: Mapping[Task, int], status: int, *, distinct: bool = True) -> None:
+        """Raise InvalidArgument for what can never be there, or never be taken, at once."""
         for task, n in wanted.items():
             settings = task.settings
-            if settings.capacity is not None and n > settings.capacity:
-                raise InvalidArgument(
-                    f"{n} groups of task {task.name!r} can never be there at once: its capacity is {settings.capacity}"
-                )
-            if n > settings.limiter.window.largest_sample:
-                raise InvalidArgument(
-                    f"{n} groups of task {task.name!r} can never be taken at once: {settings.limiter} allows at most "
-                    f"{settings.limiter.window.largest_sample:g}"
-                )
+            limits: dict[str, float | None] = {}
+            if status == COMPLETED:
+                largest = min(settings.largest_sample, settings.largest_batch if distinct else math.inf)
+                limits = {f"{settings.limiter} allows at most": largest}
+                if distinct:
+                    limits["its capacity is"] = settings.capacity
+            elif status in REJECTED:
+                limits = {"its rejected_capacity is": settings.rejected_capacity}
+            for name, limit in limits.items():
+                if limit is not None and n > limit:
+                    raise InvalidArgument(
+                        f"{n} {STATUSES[status].value} groups of task {task.name!r} can never be had at once: {name} "
+                        f"{limit:g}"
+                    )
 
     async def _batch(
         self,
@@ -222,6 +227,5 @@ class HandingOut(Shell):
         deadline_of(ttl_s, "ttl_s")  # checked now; it starts when the groups are lent
         wanted, status = await self._batch(sizes, group_status, wait, timeout, train_step)
         lease, held = self._leases.lend(wanted, status, self._end_of(ttl_s))
-        self._waits.wake()
-        self._waits.look_again()
+        self._changed()
         return Batch(self, lease, held)

@@ -3,11 +3,12 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from reroll.buffer.groups import Groups
+from reroll.engine.columns import IntArray
 from reroll.engine.lending import acknowledge, give_back
 from reroll.engine.task import Task
 from reroll.errors import InvalidArgument, LeaseExpired
@@ -17,13 +18,23 @@ _REMEMBERED: Final = 4096
 """How many leases that ended are remembered, for late and for repeated acknowledgements."""
 
 
+class Lent(NamedTuple):
+    """One group under a lease, as it was when it was lent."""
+
+    uid: int
+    attempt: int
+    refreshes: int
+    """Of its task, until then."""
+
+
 @dataclass(slots=True)
 class Held:
     """One lease that is open."""
 
     groups: dict[str, list[list[Any]]]
     samples: dict[str, list[Sample]]
-    uids: list[int]
+    lent: list[Lent]
+    status: int
     deadline: float | None
     handed_again: set[int] = field(default_factory=set)
     """Of a lease that ended by time: the groups that somebody else got since."""
@@ -46,7 +57,7 @@ class Leases:
     @property
     def num_groups(self) -> int:
         """How many groups are lent, each as often as it is."""
-        return sum(len(held.uids) for held in self._open.values())
+        return sum(len(held.lent) for held in self._open.values())
 
     def lend(self, wanted: Mapping[Task, int], status: int, deadline: float | None) -> tuple[int, Held]:
         """Lend what is there of what is wanted; return the lease's id, and what it holds."""
@@ -54,7 +65,10 @@ class Leases:
         held = Held(
             groups={name: [sample.group for sample in given] for name, given in samples.items()},
             samples=samples,
-            uids=[sample.info.uid for given in samples.values() for sample in given],
+            lent=[
+                Lent(*self._groups.edition(sample.info.uid)) for given in samples.values() for sample in given
+            ],
+            status=status,
             deadline=deadline,
         )
         self._last += 1
@@ -68,7 +82,7 @@ class Leases:
         held = self._open.pop(lease, None)
         if held is not None:
             self._remember(lease)
-            slots = self._groups.held_slots(held.uids)
+            slots = self._slots(held)
             self._groups.count_trained(slots)
             self._groups.settle(acknowledge(self._groups.engine, slots))
             return
@@ -76,7 +90,8 @@ class Leases:
         if held is None:
             raise InvalidArgument(f"lease {lease} was given back before, or is too old to be acknowledged")
         self._remember(lease)
-        self._groups.use([uid for uid in held.uids if uid not in held.handed_again])
+        still = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
+        self._groups.use([uid for uid in still if uid not in held.handed_again], held.status)
         if held.handed_again:
             raise LeaseExpired(
                 f"the lease had ended, and these groups were handed out again: {sorted(held.handed_again)}; the others "
@@ -116,7 +131,12 @@ class Leases:
     def note_handed_out(self, uids: list[int]) -> None:
         """Remember who got groups whose lease had ended."""
         for held in self._ended.values():
-            held.handed_again.update(set(held.uids).intersection(uids))
+            held.handed_again.update({lent.uid for lent in held.lent}.intersection(uids))
+
+    def _slots(self, held: Held) -> IntArray:
+        """Return where the groups of a lease are; one that was rolled again meanwhile is another one."""
+        same = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
+        return self._groups.held_slots(same)
 
     def _remember(self, lease: int) -> None:
         self._acked[lease] = None
@@ -124,7 +144,10 @@ class Leases:
             self._acked.popitem(last=False)
 
     def _give_back(self, held: Held) -> None:
-        slots = self._groups.held_slots(held.uids)
+        slots = self._slots(held)
+        self._groups.forget_told(
+            [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[2] != lent.refreshes]
+        )
         settled = give_back(self._groups.engine, slots)
         self._groups.settle(settled)
         self._groups.recheck(np.setdiff1d(settled.back, settled.gone))

@@ -19,6 +19,7 @@ from reroll.engine.rows import Row, find, rows_of
 from reroll.engine.task import STATUS_CODE
 from reroll.errors import InvalidArgument
 from reroll.query import FIELDS, parse_query
+from reroll.query.values import typed
 from reroll.rollout import Status
 
 
@@ -36,6 +37,7 @@ class Looking(Shell):
         self, task_names: Iterable[str], statuses: Iterable[Status | str]
     ) -> dict[str, dict[Status, int]]:
         """Return the counts of all these tasks and statuses, zeros included."""
+        self._check_open()
         wanted = [Status.of(status) for status in checked_names("statuses", statuses)]
         names = checked_names("task_names", task_names)
         return {name: {status: await self.count(name, status) for status in wanted} for name in names}
@@ -58,7 +60,9 @@ class Looking(Shell):
             missing = [row for row in rows if getattr(row, field) is None]
             present = [row for row in rows if getattr(row, field) is not None]
             descending = order_by is not None and order_by.startswith("-")
-            rows = sorted(present, key=lambda row: getattr(row, field), reverse=descending) + missing
+            rows = (
+                sorted(present, key=lambda row: _order_key(getattr(row, field)), reverse=descending) + missing
+            )
         return rows[:limit]
 
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
@@ -87,8 +91,14 @@ def _checked_order(order_by: str | None) -> str | None:
     if order_by is None:
         return None
     field = order_by.removeprefix("-") if isinstance(order_by, str) else order_by
-    if field not in FIELDS:
+    if not isinstance(field, str) or field not in FIELDS:
         raise InvalidArgument(
             f"order_by must be one of {', '.join(FIELDS)}, with '-' for descending, not {order_by!r}"
         )
     return field
+
+
+def _order_key(value: object) -> tuple[str, Any]:
+    """Return a key by which values of several kinds can be sorted: each kind by itself."""
+    kind, plain = typed(value)
+    return kind.name, plain

@@ -86,7 +86,10 @@ class Putting(Shell):
         )
         if not is_reserved and plan.decide().status is Status.COMPLETED:
             await self._until(
-                "put", {("put", task_name): plan.task}, lambda: self._groups.can_put(plan), deadline
+                "put",
+                {("put", task_name): plan.task},
+                lambda: put_id in self._put_ids or self._groups.can_put(plan),
+                deadline,
             )
         if (
             put_id is not None and put_id in self._put_ids
@@ -122,13 +125,15 @@ class Putting(Shell):
             )
         await self._until(
             "reserve",
-            {("reserve", task_name): task},
+            {
+                object(): task
+            },  # a queue for each: a large one that waits must not hold up a small one that can go on
             lambda: task.may_start() >= count,
             deadline,
             lambda: f" of {count} groups, of which {task.explain_start()},",
         )
         reservation = self._reservations.make(task, count, self._end_of(ttl_s))
-        self._waits.look_again()
+        self._changed()
         return reservation
 
     async def release(self, reservation: Reservation) -> int:

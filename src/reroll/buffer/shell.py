@@ -54,6 +54,12 @@ class Shell:
         if ended:
             self._waits.wake()
 
+    def _changed(self) -> None:
+        """Wake whoever may go on, and let sleepers know if something ends by itself sooner than they think."""
+        self._waits.wake()
+        if self._next_event() is not None:
+            self._waits.look_again()
+
     def _end_of(self, ttl_s: float | None) -> float | None:
         """Return when, by the buffer's clock, a time to live that starts now is over."""
         return None if ttl_s is None or ttl_s == math.inf else self._clock() + ttl_s

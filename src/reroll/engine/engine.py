@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from reroll.engine.columns import (
     LEASED,
@@ -17,7 +16,7 @@ from reroll.engine.columns import (
 )
 from reroll.engine.ledger import Amount
 from reroll.engine.moves import NOBODY, Moves
-from reroll.engine.selectors.selector import Picks
+from reroll.engine.selectors.selector import Picks, Selector
 from reroll.engine.task import (
     COMPLETED,
     EXPIRED,
@@ -71,7 +70,7 @@ class Engine(Moves):
 
     def can_draw(self, task: Task, n: int, *, replace: bool) -> bool:
         """Return whether n samples can be drawn now."""
-        if replace:
+        if replace and getattr(task.completed.sampler, "by_chance", False):
             return len(task.completed) > 0 and task.can_sample(n)
         return self.available(task, COMPLETED, n) >= n
 
@@ -119,7 +118,7 @@ class Engine(Moves):
     def replace(self, slot: int, values: Mapping[str, float]) -> int:
         """Put a new group in place of one: no insert and no delete for the limiter; return its slot."""
         task = self._task_of(slot)
-        self._retire(task, COMPLETED, np.array([slot]), "deleted")
+        self.retire(task, COMPLETED, np.array([slot]), "deleted")
         slot = self._write(task, values)
         self._join(task, COMPLETED, slot)
         return slot
@@ -128,7 +127,7 @@ class Engine(Moves):
         """Insert a group that is out, and was admitted: same uid, one more attempt, at the end of the line."""
         columns, task = self.columns, self._task_of(slot)
         before = self.amount(np.array([slot]))
-        task.out -= 1
+        task.rolling -= 1
         task.ledger.move("out", "resident", before)
         tokens = int(values["num_tokens"])
         if tokens >= before.tokens:
@@ -173,6 +172,8 @@ class Engine(Moves):
         if lent.any():
             self.lift(task, COMPLETED, slots[lent], LEASED)
             task.leased += int(lent.sum())
+            if task.settings.remover is None:
+                task.num_bytes += int(columns.num_bytes[slots[lent]].sum())
         gone = slots[used_up & ~lent]
         if len(gone):
             self._consume(task, gone)
@@ -187,14 +188,14 @@ class Engine(Moves):
         slots = self._picks(task, status, min(n, len(task.pools[status]))).slots
         if status in RETURNING:
             self.lift(task, status, slots, OUT)
-            task.out += len(slots)
+            task.rolling += len(slots)
             return slots, NOBODY
         if status == COMPLETED:
             self.count_use(task, slots)
             self.mark_trained(task, slots, "resident")
             self._consume(task, slots)
         else:
-            self._retire(task, status, slots, STATUSES[status].value)
+            self.retire(task, status, slots, STATUSES[status].value)
         return slots, slots
 
     def pick(self, task: Task, status: int, n: int, *, replace: bool = False) -> Drawn:
@@ -219,9 +220,9 @@ class Engine(Moves):
         out = self.columns.place[slots] == OUT
         for task, status, part in self.by_pool(slots[~out]):
             self.refund(task, status, part)
-            self._retire(task, status, part, "deleted")
+            self.retire(task, status, part, "deleted")
         for task, _, part in self.by_pool(slots[out]):
-            task.out -= len(part)
+            task.rolling -= len(part)
             task.ledger.move("out", "deleted", self.amount(part))
             self.columns.release(part)
 
@@ -277,26 +278,36 @@ class Engine(Moves):
     def drop(self, task: Task, status: int, slots: IntArray) -> None:
         """Drop rows of a pool as too stale."""
         self.refund(task, status, slots)
-        self._retire(task, status, slots, "expired")
+        self.retire(task, status, slots, "expired")
 
     def _picks(self, task: Task, status: int, n: int, *, replace: bool = False) -> Picks:
         if status == COMPLETED and not task.can_sample(n):
             raise WouldBlock(f"task {task.name!r} gives no {n} groups for now")
-        limit = task.settings.max_times_sampled
-        picks = task.pools[status].sampler.pick(n, self.rng, step=task.step, replace=replace)
-        return (
-            picks
-            if not replace or limit is None
-            else _within_limit(picks, limit - self.columns.uses[picks.slots])
-        )
+        sampler, limit = task.pools[status].sampler, task.settings.max_times_sampled
+        if not replace or limit is None:
+            return sampler.pick(n, self.rng, step=task.step, replace=replace)
+        return self._picks_within_limit(sampler, n, limit, task.step)
 
-
-def _within_limit(picks: Picks, left: npt.NDArray[np.int32]) -> Picks:
-    """Keep those draws, in order, that do not use a row more often than is left of it."""
-    seen: dict[int, int] = {}
-    kept = []
-    for place, (slot, limit) in enumerate(zip(picks.slots.tolist(), left.tolist(), strict=True)):
-        seen[slot] = seen.get(slot, 0) + 1
-        if seen[slot] <= limit:
-            kept.append(place)
-    return Picks(picks.slots[kept], picks.probability[kept], picks.log_importance[kept])
+    def _picks_within_limit(self, sampler: Selector, n: int, limit: int, step: int | None) -> Picks:
+        """Draw n times with replacement, but no row more often than it has uses left."""
+        parts, used, away = [], dict[int, int](), list[int]()
+        missing = n
+        while missing and len(sampler):
+            picks = sampler.pick(missing, self.rng, step=step, replace=True)
+            kept, exhausted = [], set[int]()
+            for place, (slot, uses) in enumerate(
+                zip(picks.slots.tolist(), self.columns.uses[picks.slots].tolist(), strict=True)
+            ):
+                used[slot] = used.get(slot, uses)
+                if used[slot] < limit:
+                    used[slot] += 1
+                    kept.append(place)
+                if used[slot] == limit:
+                    exhausted.add(slot)
+            parts.append(Picks(picks.slots[kept], picks.probability[kept], picks.log_importance[kept]))
+            missing -= len(kept)
+            if missing:  # draw the rest from those that have uses left
+                away += sorted(exhausted)
+                sampler.remove(np.array(sorted(exhausted), np.int64))
+        sampler.add(np.array(away, np.int64))
+        return Picks.joined(parts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from reroll.engine.columns import LEASED, OUT, PLACES, RESIDENT, IntArray
 from reroll.engine.engine import Drawn, Engine
-from reroll.engine.task import COMPLETED, RETURNING, STATUSES, Task
+from reroll.engine.task import COMPLETED, REJECTED, RETURNING, STATUSES, Task
 
 
 class Settled(NamedTuple):
@@ -40,17 +40,25 @@ def lend(engine: Engine, task: Task, status: int, n: int) -> Drawn:
         task.completed.touch(slots[~used_up])
         task.leased += len(hidden)
     engine.lift(task, status, hidden, LEASED)
+    if status in RETURNING:
+        task.rolling += len(hidden)
+    if _counts_bytes(task, status):
+        task.num_bytes += _bytes(engine, hidden)
     return drawn._replace(times_sampled=columns.uses[slots].astype(np.int64))
 
 
-def use(engine: Engine, slots: IntArray) -> Settled:
-    """Let resident rows count a use, as if lent and acknowledged at once."""
+def use(engine: Engine, slots: IntArray, lent_as: int) -> Settled:
+    """Let resident rows count a use, as if acknowledged now; they were lent with status `lent_as`."""
     gone, out = [slots[:0]], [slots[:0]]
     for task, status, part in engine.by_pool(slots):
-        if status in RETURNING:
+        if status == lent_as and status in RETURNING:
             engine.lift(task, status, part, OUT)
-            task.out += len(part)
+            task.rolling += len(part)
             out.append(part)
+        elif lent_as == COMPLETED and status != COMPLETED:  # expired after it was trained
+            engine.mark_trained(task, part, "resident")
+            engine.retire(task, status, part, "consumed")
+            gone.append(part)
         elif status == COMPLETED:
             engine.count_use(task, part)
             engine.mark_trained(task, part, "resident")
@@ -69,9 +77,10 @@ def acknowledge(engine: Engine, slots: IntArray) -> Settled:
                 engine.mark_trained(task, part[columns.place[part] == place], PLACES[place])
         done = part[(columns.place[part] == LEASED) & (columns.pending[part] == 0)]
         amount = engine.amount(done)
+        if _counts_bytes(task, status):
+            task.num_bytes -= _bytes(engine, done)
         if status in RETURNING:
             task.ledger.move("leased", "out", amount)
-            task.out += len(done)
             columns.place[done] = OUT
             out.append(done)
             continue
@@ -89,6 +98,7 @@ def give_back(engine: Engine, slots: IntArray) -> Settled:
     """Take back the uses of lent rows: hidden ones return to their old place; others may have to go for them."""
     columns = engine.columns
     gone, back = [slots[:0]], [slots[:0]]
+    returned: list[tuple[Task, int]] = []
     columns.pending[slots] -= 1
     for task, status, part in engine.by_pool(slots):
         hidden = part[columns.place[part] == LEASED]
@@ -97,8 +107,25 @@ def give_back(engine: Engine, slots: IntArray) -> Settled:
             task.counters.samples -= len(part)
             task.leased -= len(hidden)
             task.completed.touch(part[columns.place[part] == RESIDENT])
+        if status in RETURNING:
+            task.rolling -= len(hidden)
+        if _counts_bytes(task, status):
+            task.num_bytes -= _bytes(engine, hidden)
         engine.lower(task, status, hidden)
         back.append(hidden)
+        returned.append((task, status))
+    for task, status in returned:  # only now: one that comes back may have to go for another
         if status == COMPLETED:
             gone.append(engine.evict_overflow(task))
+        elif status in REJECTED:
+            gone.append(engine.trim_rejected(task))
     return Settled(np.concatenate(gone), slots[:0], np.concatenate(back))
+
+
+def _counts_bytes(task: Task, status: int) -> bool:
+    """Return whether lent groups count against `max_bytes`: else newcomers would be evicted for them."""
+    return task.settings.remover is None and status not in REJECTED
+
+
+def _bytes(engine: Engine, slots: IntArray) -> int:
+    return int(engine.columns.num_bytes[slots].sum())

@@ -91,7 +91,7 @@ class Moves:
         if status == COMPLETED:
             task.counters.inserts += 1
             return self.evict_overflow(task)
-        return self._trim_rejected(task) if status in REJECTED else NOBODY
+        return self.trim_rejected(task) if status in REJECTED else NOBODY
 
     def evict_overflow(self, task: Task) -> IntArray:
         gone: list[IntArray] = []
@@ -112,10 +112,10 @@ class Moves:
         assert remover is not None  # noqa: S101  (callers ask only tasks that have one)
         slots = remover.pick(1, self.rng, step=task.step).slots
         task.counters.deletes += 1
-        self._retire(task, COMPLETED, slots, "evicted")
+        self.retire(task, COMPLETED, slots, "evicted")
         return slots
 
-    def _trim_rejected(self, task: Task) -> IntArray:
+    def trim_rejected(self, task: Task) -> IntArray:
         """Let the oldest rejected groups go, so that only the newest stay to be looked at."""
         pools = {status: task.pools[status] for status in REJECTED}
         gone: list[IntArray] = []
@@ -124,7 +124,7 @@ class Moves:
                 status: pool.sampler.pick(1, self.rng).slots for status, pool in pools.items() if len(pool)
             }
             status = min(oldest, key=lambda status: self.columns.timestamp[oldest[status][0]])
-            self._retire(task, status, oldest[status], STATUSES[status].value)
+            self.retire(task, status, oldest[status], STATUSES[status].value)
             gone.append(oldest[status])
         return np.concatenate(gone) if gone else NOBODY
 
@@ -146,7 +146,7 @@ class Moves:
         """Let COMPLETED rows of the pool go: they are used up."""
         task.counters.deletes += len(slots)
         task.consumed += len(slots)
-        self._retire(task, COMPLETED, slots, "consumed")
+        self.retire(task, COMPLETED, slots, "consumed")
 
     def refund(self, task: Task, status: int, slots: IntArray) -> None:
         """Tell the limiter of COMPLETED rows that leave otherwise than by use; as if never there, if never sampled."""
@@ -155,7 +155,7 @@ class Moves:
             task.counters.inserts -= unused
             task.counters.deletes += len(slots) - unused
 
-    def _retire(self, task: Task, status: int, slots: IntArray, bucket: str) -> None:
+    def retire(self, task: Task, status: int, slots: IntArray, bucket: str) -> None:
         """Take rows out for good."""
         held = slots[self.columns.pending[slots] > 0]
         if len(held):  # a trainer works on them
@@ -183,12 +183,16 @@ class Moves:
         if status not in REJECTED:
             task.num_bytes -= int(self.columns.num_bytes[slots].sum())
 
-    def change_bytes(self, slot: int, num_bytes: int) -> None:
-        """Follow a payload that became larger or smaller."""
-        columns = self.columns
-        if columns.place[slot] == RESIDENT and columns.status[slot] not in REJECTED:
-            self._task_of(slot).num_bytes += num_bytes - int(columns.num_bytes[slot])
-        columns.num_bytes[slot] = num_bytes
+    def change(self, slot: int, values: Mapping[str, float]) -> None:
+        """Follow a payload that changed: write columns of its row."""
+        one, task, status = np.array([slot]), self._task_of(slot), int(self.columns.status[slot])
+        resident = self.columns.place[slot] == RESIDENT
+        if resident:
+            self._leave_pool(task, status, one)
+        for name, value in values.items():
+            getattr(self.columns, name)[slot] = value
+        if resident:
+            self._join(task, status, slot)
 
     def amount(self, slots: IntArray) -> Amount:
         columns = self.columns

@@ -31,6 +31,15 @@ def check_proceeds(
             f"this dead-locks as soon as {capacity} groups were sampled once: samples wait for fresh groups, and inserts "
             "for room; name a remover, or set fresh_share to 0"
         )
+    uses = math.inf if max_times_sampled is None else max_times_sampled
+    if isinstance(sampler, Mixture) and sampler.fresh_share > 0:
+        spi, _, _, max_diff = limiter.window
+        if min(spi, uses) * sampler.fresh_share > 1 and max_diff < math.inf:
+            raise InvalidConfig(
+                f"this dead-locks: with a fresh share of {sampler.fresh_share} each group is sampled "
+                f"{1 / sampler.fresh_share:g} times on average, then samples wait for fresh groups; but inserts wait until "
+                f"each was sampled {spi:g} times. Lower fresh_share or the limiter's samples per insert"
+            )
     if capacity is not None:
         _check_capacity(capacity, remover, max_times_sampled, limiter)
     if isinstance(remover, Prioritized):

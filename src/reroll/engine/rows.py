@@ -121,6 +121,6 @@ def rows_of(engine: Engine, slots: IntArray) -> list[Row]:
             (None if isnan(reward) else reward for reward in plain("reward_mean")),
             (None if isnan(reward) else reward for reward in plain("reward_std")),
             map(columns.group_id.get, where),
-            (columns.tags.get(slot, {}) for slot in where),
+            (dict(columns.tags.get(slot, {})) for slot in where),
         )
     )

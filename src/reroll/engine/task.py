@@ -1,13 +1,16 @@
 """What belongs to all pools of one task: settings, limiter, counters, ledger, training step."""
 
+import math
 import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from reroll.engine.ages import Ages
-from reroll.engine.columns import LEASED, OUT, RESIDENT, Columns
+from reroll.engine.columns import LEASED, RESIDENT, Columns
 from reroll.engine.ledger import Ledger
 from reroll.engine.limiters import Counters, Limiter, Unlimited
 from reroll.engine.pool import Pool
@@ -57,6 +60,14 @@ class TaskSettings:
             max_times_sampled=self.max_times_sampled,
             limiter=self.limiter,
         )
+        if self.window is not None and self.remover is None:
+            check_proceeds(  # no more than the window lets be under way can ever be there
+                capacity=self.window.largest,
+                sampler=self.sampler,
+                remover=None,
+                max_times_sampled=self.max_times_sampled,
+                limiter=self.limiter,
+            )
         if self.window is not None and not isinstance(self.sampler, Fifo | Stalest):
             warnings.warn(
                 f"with a {self.sampler.type} sampler a group may wait longer than the staleness window allows, and "
@@ -64,6 +75,19 @@ class TaskSettings:
                 UserWarning,
                 stacklevel=2,
             )
+
+    @property
+    def largest_sample(self) -> float:
+        """No call can ever sample more than this at once, as far as the limiter goes."""
+        if self.max_times_sampled is not None and self.max_times_sampled < self.limiter.window.spi:
+            return math.inf  # the ratio is never reached, so what may be sampled piles up
+        return self.limiter.window.largest_sample
+
+    @property
+    def largest_batch(self) -> float:
+        """No more than this can be there, as far as the limiter goes, before anything is sampled."""
+        spi, min_size, _, max_diff = self.limiter.window
+        return max(min_size, max_diff // spi)
 
 
 class Task:
@@ -78,7 +102,7 @@ class Task:
         self.step: int | None = None
         self.num_bytes = 0
         self.leased = 0  # COMPLETED groups that are out of their pool with a lease
-        self.out = 0  # groups that producers took to roll them again
+        self.rolling = 0  # groups that producers took, or hold under a lease, to roll them again
         self.reserved = 0  # groups that producers started under a reservation
         self.advanced = 0  # the last training step that was done
         self.serving = 0  # the version of the weights that generate now
@@ -115,7 +139,7 @@ class Task:
         window = self.settings.window
         if window is None:
             return sys.maxsize
-        running = self.reserved + self.out + len(self.pools[STATUS_CODE[Status.ABORTED]])
+        running = self.reserved + self.rolling + len(self.pools[STATUS_CODE[Status.ABORTED]])
         busy = running + len(self.completed) + self.leased + self.consumed
         return window.may_start(self.advanced, self.serving, busy)
 
@@ -124,7 +148,7 @@ class Task:
         aborted = len(self.pools[STATUS_CODE[Status.ABORTED]])
         return (
             f"{self.may_start()} may start (step {self.advanced} done, version {self.serving} serves; {self.reserved} "
-            f"reserved, {self.out} out, {aborted} aborted, {len(self.completed)} ready, {self.leased} leased, "
+            f"reserved, {self.rolling} rolling, {aborted} aborted, {len(self.completed)} ready, {self.leased} leased, "
             f"{self.consumed} consumed since)"
         )
 
@@ -162,7 +186,8 @@ class Task:
         self.advanced, self.serving, self.consumed = state["admission"]
         mine = columns.alive()
         mine = mine[columns.task[mine] == self.code]
-        self.out = int((columns.place[mine] == OUT).sum())
+        away = mine[columns.place[mine] != RESIDENT]
+        self.rolling = int(np.isin(columns.status[away], RETURNING).sum())
         self.leased = int(((columns.place[mine] == LEASED) & (columns.status[mine] == COMPLETED)).sum())
         mine = mine[columns.place[mine] == RESIDENT]
         for status, (pool, saved) in enumerate(zip(self.pools, state["pools"], strict=True)):

@@ -34,9 +34,15 @@ def check_writable(rollout: Any) -> None:
 
     Writing back what was read is the one test that holds for every kind of class.
     """
+    told = getattr(
+        rollout, "__pydantic_fields_set__", None
+    )  # which fields were given, for models of pydantic
+    before = None if told is None else set(told)
     for field in ("status", "seq_staleness", "response_model_steps"):
         try:
             setattr(rollout, field, getattr(rollout, field))
+            if told is not None and before is not None:
+                told.intersection_update(before)
         except Exception as error:
             raise InvalidArgument(
                 f"{field} of {type(rollout).__name__} cannot be assigned ({error}); put objects that can change"

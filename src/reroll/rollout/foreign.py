@@ -24,6 +24,7 @@ class RolloutLike(Protocol):
     response_model_steps: Any
 
 
+_LARGEST = 1 << 62  # sums and differences of two of these fit into a column
 REQUIRED_FIELDS = ("status", "seq_staleness", "response_ids", "response_model_steps")
 
 
@@ -66,14 +67,14 @@ class DictRollout:
 
 def read_integer(field: str, value: Any) -> int:
     """Return an integer, also from numpy; anything else is an InvalidArgument."""
-    if type(value) is int:
+    if type(value) is int and -_LARGEST < value < _LARGEST:
         return value
     try:
-        if not isinstance(value, (bool, np.bool_)):
+        if not isinstance(value, (bool, np.bool_)) and -_LARGEST < index(value) < _LARGEST:
             return index(value)
     except TypeError:
         pass
-    raise InvalidArgument(f"{field} must be an integer, not {value!r}")
+    raise InvalidArgument(f"{field} must be an integer of less than 63 bits, not {value!r}")
 
 
 def read_seq_staleness(rollout: RolloutLike) -> int:
@@ -105,7 +106,9 @@ def count_tokens(rollout: Any) -> int:
     """Return `num_tokens` if it is given, else prompt + response; without prompt_ids, the whole sequence counts."""
     given = getattr(rollout, "num_tokens", None)
     if given is not None:
-        return read_integer("num_tokens", given)
+        if (count := read_integer("num_tokens", given)) < 0:
+            raise InvalidArgument(f"num_tokens must be at least 0, not {count}")
+        return count
     return derive_num_tokens(rollout)
 
 

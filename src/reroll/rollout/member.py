@@ -53,7 +53,8 @@ def _look_at_usual(rollout: Rollout, model_step: int | None) -> Member | None:
     length, versioned = len(response), len(versions)
     missing = length - versioned
     if (
-        (mask is not None and (len(mask) != length or not length or not mask[-1]))
+        rollout.num_tokens < 0
+        or (mask is not None and (len(mask) != length or not length or not mask[-1]))
         or (logprobs is not None and len(logprobs) != length)
         or (missing and (model_step is None or missing < 0))
     ):

@@ -45,7 +45,12 @@ class VersionRuns(Sequence[int]):
         if versions is None:
             return cls()
         # Nearly always one version made it all, and counting is far cheaper than converting.
-        if isinstance(versions, list) and versions and type(versions[0]) is int:
+        if (
+            isinstance(versions, list)
+            and versions
+            and type(versions[0]) is int
+            and abs(versions[0]) < 1 << 62
+        ):
             count = versions.count(versions[0])
             if count == len(versions):
                 return cls(((versions[0], count),))

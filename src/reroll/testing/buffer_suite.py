@@ -130,7 +130,6 @@ WRONG_ROLLOUTS: list[tuple[Callable[[], Rollout], str]] = [
     (lambda: _with(response_model_steps=[1]), "response_model_steps"),
     (lambda: _with(response_model_steps=[1, 1, 1]), "response_model_steps"),
     (lambda: _with(response_model_steps=[2**70, 2**70]), "response_model_steps"),
-    (lambda: _with(seq_staleness=2**70), "seq_staleness"),
     (lambda: _with(reward="good"), "reward"),
     (lambda: _with(num_tokens=-1), "num_tokens"),
 ]
@@ -1199,6 +1198,27 @@ class BufferSuite(VerbSuite):
         assert not single.done()
         await put_all(buffer, "t", group(4), group(5))
         assert [names((await taker)[0]["u"]) for taker in (both, reverse, single)] == [[1], [2], [3]]
+
+    async def test_a_late_comer_does_not_overtake(self, new: New) -> None:
+        buffer = await new()
+        large = await self.start(buffer.take_batch({"t": 2}, wait=True))
+        await buffer.put(group("a"), "t")
+        late = await self.start(buffer.take_batch({"t": 1}, wait=True))
+        assert not late.done(), "it could go on, but it is not its turn"
+        await put_all(buffer, "t", group("b"), group("c"))
+        assert names((await large)[0]["t"]) == ["a", "b"]
+        assert names((await late)[0]["t"]) == ["c"]
+
+    async def test_a_taker_is_behind_in_one_of_its_tasks(self, new: New) -> None:
+        buffer = await new()
+        first = await self.start(buffer.take_batch({"t": 1, "u": 1}, wait=True))
+        second = await self.start(buffer.take_batch({"u": 1, "v": 1}, wait=True))
+        await buffer.put(group("a"), "u")
+        await buffer.put(group("b"), "v")
+        await self.settle()
+        assert not second.done(), "the first waits for the same group"
+        first.cancel()
+        assert names((await second)[0]["u"]) == ["a"]
 
     async def test_a_cancelled_taker_has_taken_nothing_and_lets_the_next_go_on(self, new: New) -> None:
         buffer = await new()

@@ -100,6 +100,8 @@ class PrioritizedSelector:
     half-lives.
     """
 
+    by_chance = True  # may draw a row more than once, if asked to
+
     def __init__(
         self,
         columns: Columns,

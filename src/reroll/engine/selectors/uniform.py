@@ -13,6 +13,8 @@ from reroll.engine.selectors.selector import Picks, Role
 class UniformSelector:
     """add, remove: O(1) a row; pick: O(n picked)."""
 
+    by_chance = True  # may draw a row more than once, if asked to
+
     def __init__(self, columns: Columns, role: Role) -> None:
         self._rows = DenseSet(columns, role)
 
