@@ -73,6 +73,14 @@ def groups_of_rollouts(draw: st.DrawFn) -> list[Rollout]:
     return draw(st.lists(members(statuses), min_size=1, max_size=3))
 
 
+def stocks() -> st.SearchStrategy[tuple[str, Status, list[Any]]]:
+    """Return a task, a status, and groups of that status: version, staleness and priority of each."""
+    priorities = st.sampled_from([0.0, 1.0])
+    made = st.tuples(st.sampled_from([0, 1, 3, None]), st.integers(0, 4), priorities)
+    statuses = st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.ABORTED])
+    return st.tuples(st.sampled_from(TASKS), statuses, st.lists(made, min_size=2, max_size=4))
+
+
 def is_partial(items: list[Rollout]) -> bool:
     """Return whether some tokens lack a version that others of the same rollout have."""
     return any(0 < len(item.response_model_steps) < len(item.response_ids) for item in items)
@@ -353,9 +361,11 @@ class Machine(RuleBasedStateMachine):
 class BufferMachine(Machine):
     """Every verb, on every configuration."""
 
-    @initialize(config=buffer_configs())
-    def build(self, config: ReplayBufferConfig) -> None:
+    @initialize(config=buffer_configs(), stock=st.lists(stocks(), min_size=2, max_size=4))
+    def build(self, config: ReplayBufferConfig, stock: list[Any]) -> None:
         self.begin(config)
+        for kind in stock:
+            self.put_several(kind)
 
     @rule(data=st.data(), items=groups_of_rollouts(), task=st.sampled_from(TASKS))
     def put(self, data: st.DataObject, items: list[Rollout], task: str) -> None:
@@ -363,16 +373,9 @@ class BufferMachine(Machine):
         self.start_put(items, task, self.draw_options(data, items), timeout=timeout)
         self.settle()
 
-    @rule(
-        task=st.sampled_from(TASKS),
-        made=st.lists(
-            st.tuples(st.sampled_from([0, 1, 3, None]), st.integers(0, 4), st.sampled_from([0.0, 1.0])),
-            min_size=2,
-            max_size=4,
-        ),
-        status=st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.ABORTED]),
-    )
-    def put_several(self, task: str, made: list[Any], status: Status) -> None:
+    @rule(kind=stocks())
+    def put_several(self, kind: tuple[str, Status, list[Any]]) -> None:
+        task, status, made = kind
         for version, staleness, priority in made:
             items = [rollout(versions=version, seq_staleness=staleness, status=status) for _ in range(2)]
             self.start_put(items, task, {"priority": priority})
@@ -486,7 +489,17 @@ class BufferMachine(Machine):
         step = max([0, *self.model.steps.values()]) + ahead
         self.do_refresh(thresholds, step, by_token, retryable, statuses)
 
-    @rule(data=st.data())
+    @precondition(lambda self: self.residents())
+    @rule(
+        data=st.data(),
+        verb=st.sampled_from(["patch", "peek", "update_priorities", "forget", "delete", "delete_by_query"]),
+    )
+    def look_or_change(self, data: st.DataObject, verb: str) -> None:
+        getattr(self, verb)(data)
+
+    def residents(self) -> list[NaiveGroup]:
+        return [group for group in self.model.groups if not group.is_out]
+
     def delete(self, data: st.DataObject) -> None:
         uids = self.some_uids(data)
 
@@ -495,8 +508,9 @@ class BufferMachine(Machine):
 
         self.act(self.buffer.delete(uids), on_result)
 
-    @rule(task=st.sampled_from(TASKS), staleness=st.integers(1, 5))
-    def delete_by_query(self, task: str, staleness: int) -> None:
+    def delete_by_query(self, data: st.DataObject) -> None:
+        task, staleness = data.draw(st.sampled_from(TASKS)), data.draw(st.integers(1, 5))
+
         def on_result(result: int) -> None:
             found = [
                 r["uid"] for r in self.model.rows() if r["task_name"] == task and r["staleness"] >= staleness
@@ -505,7 +519,6 @@ class BufferMachine(Machine):
 
         self.act(self.buffer.delete({"task_name": task, "staleness": {"$gte": staleness}}), on_result)
 
-    @rule(data=st.data())
     def forget(self, data: st.DataObject) -> None:
         uids = [uid for uid in self.some_uids(data) if uid not in self.coming_back]
 
@@ -514,7 +527,6 @@ class BufferMachine(Machine):
 
         self.act(self.buffer.forget(uids), on_result)
 
-    @rule(data=st.data())
     def update_priorities(self, data: st.DataObject) -> None:
         priorities = {uid: data.draw(st.sampled_from([0.0, 1.0, 2.0, 3.5])) for uid in self.some_uids(data)}
 
@@ -523,21 +535,16 @@ class BufferMachine(Machine):
 
         self.act(self.buffer.update_priorities(priorities), on_result)
 
-    @precondition(lambda self: self.model.rows())
-    @rule(data=st.data(), tags=st.sampled_from([None, {"y": 2}]))
-    def patch(self, data: st.DataObject, tags: dict[str, Any] | None) -> None:
-        group = data.draw(st.sampled_from([g for g in self.model.groups if not g.is_out]))
+    def patch(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(self.residents()))
+        tags = data.draw(st.sampled_from([None, {"y": 2}]))
         count = len(group.members)
         rewards = data.draw(st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=count, max_size=count))
         verb = self.buffer.patch(group.uid, reward=rewards, tags=tags)
         self.act(verb, lambda _: self.model.patch(group.uid, rewards=rewards, tags=tags))
 
-    @precondition(lambda self: self.model.rows())
-    @rule(data=st.data())
     def peek(self, data: st.DataObject) -> None:
-        groups = data.draw(
-            st.lists(st.sampled_from([g for g in self.model.groups if not g.is_out]), max_size=3)
-        )
+        groups = data.draw(st.lists(st.sampled_from(self.residents()), max_size=3))
         self.act(
             self.buffer.peek([group.uid for group in groups]),
             lambda handed: self.check_handed(handed, groups),

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.chances import Rows
 from reroll import (
@@ -155,6 +157,22 @@ def test_told_staleness_can_be_changed():
     assert world.order(3) == (1, 0, 2)
     world.update(1, staleness=0)
     assert world.order(3) == (0, 2, 1)
+
+
+@pytest.mark.parametrize("spec", [Stalest(), Freshest()])
+@pytest.mark.parametrize("kinds", [("version",), ("staleness",), ("version", "staleness")])
+@given(data=st.data())
+def test_rows_of_one_kind_are_picked_as_rows_of_both_are(spec, kinds, data):
+    rows = data.draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 4)), min_size=1, max_size=8))
+    world = Rows(spec, [{kind: value} for kind, value in rows], step=9)
+    for index in data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=3)):
+        if rows[index][0] == "staleness":
+            rows[index] = ("staleness", data.draw(st.integers(0, 4)))
+        world.update(index, staleness=rows[index][1] if rows[index][0] == "staleness" else 0)
+    sign = -1 if spec == Stalest() else 1
+    stale = [sign * (9 - value - 1 if kind == "version" else value) for kind, value in rows]
+    count = data.draw(st.integers(1, len(rows)))
+    assert world.order(count) == tuple(sorted(range(len(rows)), key=lambda i: (stale[i], i)))[:count]
 
 
 # --- specifications

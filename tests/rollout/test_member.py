@@ -1,17 +1,17 @@
 """The quick look at a usual rollout says what the general one says."""
 
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reroll import InvalidArgument, Rollout, Status
-from reroll.rollout.member import look_at
-
-
-class _Unusual(Rollout):
-    """A subclass is looked at in the general way, which is the oracle."""
-
-    __slots__ = ()
+from reroll.rollout import reset
+from reroll.rollout.member import look_at, look_at_any, look_at_usual
+from reroll.rollout.tally import count_versions
 
 
 @st.composite
@@ -33,22 +33,116 @@ def _fields(draw):
     return {name: value for name, value in fields.items() if value is not None}
 
 
-@given(_fields(), st.none() | st.integers(0, 4))
-def test_the_quick_look_agrees_with_the_general_one(fields, model_step):
+def _outcome(look, rollout, model_step):
     try:
-        expected = look_at(_Unusual(**fields), model_step)
+        return look(rollout, model_step)
     except InvalidArgument as error:
-        with pytest.raises(InvalidArgument) as raised:
-            look_at(Rollout(**fields), model_step)
-        assert str(raised.value) == str(error)
-    else:
-        assert look_at(Rollout(**fields), model_step) == expected
+        return str(error)
+
+
+def _own(fields):
+    return Rollout(**fields)
+
+
+def _foreign(fields):
+    required = {"status": "init", "seq_staleness": 0, "response_ids": None, "response_model_steps": None}
+    return SimpleNamespace(**required | fields)
+
+
+def _whole(fields):
+    absent = dict.fromkeys(("prompt_ids", "response_mask", "logprobs", "input_ids", "num_tokens", "reward"))
+    return _foreign(absent | fields)
+
+
+def _with_tuples(fields):
+    return _whole({name: tuple(value) if type(value) is list else value for name, value in fields.items()})
+
+
+KINDS = pytest.mark.parametrize("kind", [_own, _foreign, _whole, _with_tuples])
+
+
+@KINDS
+@given(_fields(), st.none() | st.integers(0, 4))
+def test_the_quick_look_agrees_with_the_general_one(kind, fields, model_step):
+    rollout = kind(fields)
+    assert _outcome(look_at, rollout, model_step) == _outcome(look_at_any, rollout, model_step)
+
+
+WRONG = st.sampled_from(
+    [
+        ("status", "no status"),
+        ("status", None),
+        ("seq_staleness", "old"),
+        ("seq_staleness", None),
+        ("reward", "good"),
+        ("num_tokens", -1),
+        ("num_tokens", 1.5),
+        ("response_ids", 7),
+        ("response_mask", [[1]]),
+        ("response_mask", np.ones((2, 2))),
+        ("logprobs", 0.5),
+        ("response_model_steps", [1.5]),
+        ("response_model_steps", [None]),
+        ("response_model_steps", [1, "2"]),
+        ("response_model_steps", [True]),
+        ("response_model_steps", [1 << 62]),
+        ("response_model_steps", [[1]]),
+        ("labels", [1]),
+        ("message", [{"content": "text"}]),
+    ]
+)
+
+
+@given(_fields(), WRONG, st.none() | st.integers(0, 4))
+def test_what_is_wrong_is_found_either_way(fields, wrong, model_step):
+    rollout = _whole(fields | dict([wrong]))
+    assert _outcome(look_at, rollout, model_step) == _outcome(look_at_any, rollout, model_step)
+
+
+@KINDS
+@pytest.mark.parametrize("versions", [[], [3] * 4, [3, 3, 4, 4], [3, 4]])
+def test_what_nearly_all_hold_is_looked_at_quickly(kind, versions):
+    fields = {
+        "prompt_ids": [1],
+        "response_ids": [1, 2, 3, 4],
+        "response_model_steps": versions,
+        "reward": 1.0,
+    }
+    fields |= {"response_mask": [0, 1, 1, 1], "logprobs": [0.0] * 4}
+    if kind is not _with_tuples:
+        assert look_at_usual(kind(fields), 4) == look_at_any(kind(fields), 4)
 
 
 @given(_fields())
 def test_a_field_that_no_longer_fits_is_found_either_way(fields):
-    for kind in (Rollout, _Unusual):
-        rollout = kind(**fields)
-        rollout.logprobs = [0.0] * (len(rollout.response_ids) + 2)
+    rollout = Rollout(**fields)
+    rollout.logprobs = [0.0] * (len(rollout.response_ids) + 2)
+    for look in (look_at, look_at_any):
         with pytest.raises(InvalidArgument, match="logprobs"):
-            look_at(rollout, 1)
+            look(rollout, 1)
+
+
+@given(st.lists(st.integers(0, 3), max_size=700).map(sorted) | st.lists(st.integers(0, 3) | st.booleans()))
+def test_versions_in_a_list_are_counted_as_one_by_one(versions):
+    if versions and any(type(version) is bool for version in dict.fromkeys(versions)):
+        with pytest.raises(InvalidArgument, match="integer"):
+            count_versions(versions)
+    else:
+        assert count_versions(versions) == Counter(versions)
+
+
+@given(_fields(), st.none() | st.just([1, 2, 3]))
+def test_a_rollout_is_reset_as_any_object_is(fields, tokens):
+    class Other(Rollout):
+        __slots__ = ()
+
+    quick, general = Rollout(**fields, tokens=tokens), Other(**fields, tokens=tokens)
+    for rollout in (quick, general):
+        rollout.routed_experts, rollout.tool_calls, rollout.extra_fields = [1], [2], {"kept": 3}
+        rollout.labels, rollout.message, rollout.response = [4], "kept", "gone"
+        rollout.finish_reason, rollout.error_msg = "stop", "gone"
+        reset(rollout)
+    assert quick == general
+    for rollout in (quick, general):
+        rollout.response_ids = [5, 6]  # tokens do not follow
+    assert quick == general

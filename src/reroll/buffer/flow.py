@@ -4,27 +4,23 @@ Every batch passes here on its way to the trainer, so it is integers in dicts, a
 here reads a clock: the start and all waits are told.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from math import isfinite, nan
 from typing import Any, Final
 
 import msgspec
 
 from reroll.buffer.group import Group
-from reroll.errors import InvalidArgument
 from reroll.rollout import GroupSummary, Status
 from reroll.rollout.foreign import read_seq_staleness
-from reroll.rollout.reward import read_score
+from reroll.rollout.measure import Measure
 
 Histogram = dict[int, int]
 """How often each value occurred."""
 
 FINISHED: Final = (Status.COMPLETED, Status.FILTERED)
 """Groups put as these have whole responses; others would make what was produced look shorter than it is."""
-
-_PLAIN: Final = (float, int)  # numbers of numpy would not be plain state
 
 
 @dataclass(slots=True)
@@ -46,24 +42,17 @@ class Responses:
     uniform: int = 0
     """Those of them in which all rewards were the same."""
 
-    def add(self, items: Sequence[Any]) -> None:
-        bits, tokens = self.bits, 0
-        for item in items:
-            ids = item.response_ids
-            length = 0 if ids is None else len(ids)
-            bits[length.bit_length()] += 1
-            tokens += length
+    def add(self, measure: Measure) -> None:
         self.groups += 1
-        self.rollouts += len(items)
-        self.tokens += tokens
-        if scores := _scores(items):
-            first, count = scores[0], len(scores)
-            is_uniform = scores.count(first) == count
-            self.scored += count
-            self.score += sum(scores)
-            self.solved += count * (first > 0) if is_uniform else len([True for s in scores if s > 0])
-            self.compared += count > 1
-            self.uniform += is_uniform and count > 1
+        self.rollouts += len(measure.bits)
+        self.tokens += measure.tokens
+        for bits in measure.bits:
+            self.bits[bits] += 1
+        self.scored += measure.scored
+        self.score += measure.score
+        self.solved += measure.solved
+        self.compared += measure.is_compared
+        self.uniform += measure.is_uniform
 
 
 @dataclass(slots=True)
@@ -122,17 +111,17 @@ class Flow:
         self.earlier: dict[str, TaskFlow] = {}
         """What had passed by then."""
 
-    def put(self, task_name: str, summary: GroupSummary, status: Status, items: Sequence[Any] = ()) -> None:
-        """Count a put that succeeded, of these rollouts, not emptied yet; `status` is what the group came to."""
+    def put(self, task_name: str, summary: GroupSummary, status: Status, _: object = None) -> None:
+        """Count a put that succeeded; `status` is what the group came to."""
         flow = self._task(task_name)
         flow.puts[status.value] = flow.puts.get(status.value, 0) + 1
-        if summary.status in FINISHED and items:
-            flow.produced.add(items)
+        if summary.status in FINISHED:
+            flow.produced.add(summary.measure)
 
     def trained(self, task_name: str, group: Group, step: int | None, use: int = 1) -> None:
         """Count a COMPLETED group that is handed to a trainer for a training step; `use` counts from 1."""
         flow = self._task(task_name)
-        flow.trained.add(group.items)
+        flow.trained.add(group.measure)
         _count(flow.uses, use)
         if group.version_tokens and step is not None:
             flow.staleness.add(group.version_tokens, step)
@@ -165,25 +154,3 @@ class Flow:
 
 def _count(histogram: Histogram, value: int) -> None:
     histogram[value] = histogram.get(value, 0) + 1
-
-
-def _scores(items: Sequence[Any]) -> list[float]:
-    """Return the rewards that are numbers, whatever became of the others since they were put."""
-    try:  # nearly always each is a number, or a dict with one
-        scores: list[Any] = [item.reward for item in items]
-        if type(scores[0]) is dict:
-            scores = [reward["score"] for reward in scores]
-        total = sum(scores)
-        if type(total) in _PLAIN and isfinite(total):
-            return scores
-    except (TypeError, AttributeError, KeyError):
-        pass
-    return list(filter(isfinite, map(_score, items)))
-
-
-def _score(item: Any) -> float:
-    try:
-        score = read_score(getattr(item, "reward", None))
-    except InvalidArgument:
-        score = None
-    return nan if score is None else float(score)

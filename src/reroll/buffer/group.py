@@ -5,6 +5,7 @@ from typing import Any
 
 from reroll.rollout import GroupSummary, expire
 from reroll.rollout.foreign import read_length, read_seq_staleness
+from reroll.rollout.staleness import write_staleness
 
 
 class Group:
@@ -13,7 +14,7 @@ class Group:
     So a refresh that expires thousands of groups stays quick: they are emptied when they are shown.
     """
 
-    __slots__ = ("_stale_at", "items", "trainable", "uid", "version_tokens", "versions")
+    __slots__ = ("_stale_at", "items", "measure", "trainable", "uid", "version_tokens", "versions")
 
     def __init__(self, uid: int, items: list[Any], summary: GroupSummary) -> None:
         self.uid = uid
@@ -28,6 +29,7 @@ class Group:
         self.versions = summary.member_versions
         self.trainable = summary.member_newest_trainable
         self.version_tokens = summary.version_tokens
+        self.measure = summary.measure
 
     def prompt_tokens(self) -> int:
         """Return how many tokens are left when all members are emptied."""
@@ -41,7 +43,7 @@ class Group:
         """Empty these members, which expire with this staleness."""
         for member, value in staleness.items():
             expire(self.items[member])
-            self.items[member].seq_staleness = value
+            write_staleness(self.items[member], value)
 
     def shown(self, step: int | None, row_staleness: int) -> list[Any]:
         """Return the rollouts, brought up to date with their row: expired members emptied, staleness as it is now."""
@@ -55,7 +57,7 @@ class Group:
         elif self.version_tokens and step is not None:
             for item, version in zip(self.items, self.versions, strict=True):
                 if version is not None:
-                    item.seq_staleness = step - version - 1
+                    write_staleness(item, step - version - 1)
         elif not self.version_tokens and row_staleness == 0:  # a refresh forgets what they were told
             for item in self.items:
                 if read_seq_staleness(item) > 0:

@@ -17,7 +17,10 @@ class Ages:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._by_version = Ordered(columns, "age", lambda c, s: zip(c.version[s].tolist(), strict=True))
+        # Those that arrived together leave together, and removing the first ones is quick: so the oldest first.
+        self._by_version = Ordered(
+            columns, "age", lambda c, s: zip(c.version[s].tolist(), c.timestamp[s].tolist(), strict=True)
+        )
         # By the version that token expiry looks at; made when it is first asked for.
         self._by_trainable: Ordered | None = None
         self._told: set[int] = set()  # rows without versions, whose staleness is not 0 as told at put
@@ -26,7 +29,8 @@ class Ages:
         columns = self._columns
         dated = columns.version[slots] != NO_VERSION
         self._by_version.add(slots[dated])
-        self._told.update(slots[~dated & (columns.staleness[slots] != 0)].tolist())
+        if not dated.all():
+            self._told.update(slots[~dated & (columns.staleness[slots] != 0)].tolist())
         if self._by_trainable is not None:
             self._by_trainable.add(slots[columns.trainable[slots] != NO_VERSION])
 
@@ -34,7 +38,8 @@ class Ages:
         columns = self._columns
         dated = columns.version[slots] != NO_VERSION
         self._by_version.remove(slots[dated])
-        self._told.difference_update(slots[~dated].tolist())
+        if self._told:
+            self._told.difference_update(slots[~dated].tolist())
         if self._by_trainable is not None:
             self._by_trainable.remove(slots[columns.trainable[slots] != NO_VERSION])
 

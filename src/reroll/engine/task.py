@@ -87,7 +87,7 @@ class TaskSettings:
     def largest_batch(self) -> float:
         """No more than this can be there, as far as the limiter goes, before anything is sampled."""
         spi, min_size, _, max_diff = self.limiter.window
-        return max(min_size, max_diff // spi)
+        return max(min_size, max_diff // spi) if max_diff < math.inf else math.inf
 
 
 class Task:

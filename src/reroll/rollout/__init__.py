@@ -11,6 +11,7 @@ expiry     who is too stale
 resetting  what remains of an expired rollout
 checking   whether a rollout can be put
 member     one rollout, looked at once
+measure    how long and how good the responses of a group are
 group      `summarize`: the record that a buffer keeps of a group
 
 Everything is pure but `stamp`, `expire`, `reset` and `release`. The others say beforehand what those would

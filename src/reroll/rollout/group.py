@@ -7,13 +7,14 @@ from typing import Any
 from reroll.errors import InvalidArgument
 from reroll.rollout.checking import check_writable
 from reroll.rollout.foreign import RolloutLike, read_integer
+from reroll.rollout.measure import Measure, measure
 from reroll.rollout.member import Member, look_at
 from reroll.rollout.model import Rollout
 from reroll.rollout.reward import mean_and_std
 from reroll.rollout.status import Status, combine_statuses, read_status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GroupSummary:
     """What a buffer needs to know about a group without looking at its rollouts again."""
 
@@ -42,6 +43,7 @@ class GroupSummary:
     member_tokens: tuple[int, ...]
     member_staleness: tuple[int, ...]
     """What each member states."""
+    measure: Measure
 
 
 def group_status(rollouts: Iterable[RolloutLike]) -> Status:
@@ -81,26 +83,29 @@ def summarize(rollouts: Sequence[RolloutLike], *, model_step: int | None = None)
 
 def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
     """Return the summary of a group whose rollouts were looked at."""
+    columns = zip(*members, strict=True) if members else [()] * len(Member._fields)
+    statuses, staleness, scores, tokens, num_bytes, tallies, lengths = columns
     version_tokens: dict[int, int] = {}
-    for member in members:
-        for version, count in member.tally.counts.items():
+    for tally in tallies:
+        for version, count in tally.counts.items():
             version_tokens[version] = version_tokens.get(version, 0) + count
-    reward_mean, reward_std = mean_and_std([member.score for member in members if member.score is not None])
+    reward_mean, reward_std = mean_and_std([score for score in scores if score is not None])
     group_ids = (getattr(rollout, "group_id", None) for rollout in rollouts)
     return GroupSummary(
-        status=combine_statuses(member.status for member in members),
+        status=combine_statuses(statuses),
         group_id=next((group_id for group_id in group_ids if group_id is not None), None),
         version=min(version_tokens, default=None),
         newest_version=max(version_tokens, default=None),
-        staleness=max((member.seq_staleness for member in members), default=0),
+        staleness=max(staleness, default=0),
         num_rollouts=len(rollouts),
-        num_tokens=sum(member.num_tokens for member in members),
-        num_bytes=sum(member.num_bytes for member in members),
+        num_tokens=sum(tokens),
+        num_bytes=sum(num_bytes),
         reward_mean=reward_mean,
         reward_std=reward_std,
         version_tokens=version_tokens,
-        member_versions=tuple([member.tally.oldest for member in members]),
-        member_newest_trainable=tuple([member.tally.newest_trainable for member in members]),
-        member_tokens=tuple([member.num_tokens for member in members]),
-        member_staleness=tuple([member.seq_staleness for member in members]),
+        member_versions=tuple([min(tally.counts, default=None) for tally in tallies]),
+        member_newest_trainable=tuple([tally.newest_trainable for tally in tallies]),
+        member_tokens=tokens,
+        member_staleness=staleness,
+        measure=measure(lengths, scores),
     )

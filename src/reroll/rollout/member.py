@@ -1,14 +1,17 @@
 """One rollout of a group, looked at once: everything that a put has to know about it."""
 
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from reroll.errors import InvalidArgument
 from reroll.rollout.checking import check_one
-from reroll.rollout.foreign import count_tokens, read_seq_staleness
+from reroll.rollout.foreign import count_tokens, read_length, read_seq_staleness
 from reroll.rollout.model import Rollout
 from reroll.rollout.reward import read_score
 from reroll.rollout.size import count_bytes
 from reroll.rollout.status import Status, read_status
-from reroll.rollout.tally import VersionTally, tally_versions
+from reroll.rollout.tally import VersionTally, count_versions, tally_versions
+from reroll.rollout.versions import VersionRuns
 
 
 class Member(NamedTuple):
@@ -20,6 +23,7 @@ class Member(NamedTuple):
     num_tokens: int
     num_bytes: int
     tally: VersionTally
+    response_tokens: int
 
 
 def look_at(rollout: Any, model_step: int | None = None) -> Member:
@@ -27,8 +31,15 @@ def look_at(rollout: Any, model_step: int | None = None) -> Member:
 
     Raises InvalidArgument that names the field; changes nothing.
     """
-    if type(rollout) is Rollout and (seen := _look_at_usual(rollout, model_step)) is not None:
-        return seen
+    try:
+        seen = look_at_usual(rollout, model_step)
+    except (AttributeError, InvalidArgument):  # the general look says what is wrong, if anything is
+        seen = None
+    return look_at_any(rollout, model_step) if seen is None else seen
+
+
+def look_at_any(rollout: Any, model_step: int | None) -> Member:
+    """Return what `look_at` returns, of any rollout."""
     check_one(rollout, partial=model_step is not None)
     return Member(
         read_status(rollout.status),
@@ -37,41 +48,68 @@ def look_at(rollout: Any, model_step: int | None = None) -> Member:
         count_tokens(rollout),
         count_bytes(rollout),
         tally_versions(rollout, model_step),
+        read_length("response_ids", rollout.response_ids) or 0,
     )
 
 
-def _look_at_usual(rollout: Rollout, model_step: int | None) -> Member | None:
-    """Return the same for a rollout that holds what nearly all hold, None for any other.
+def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
+    """Return the same of a rollout that holds what nearly all hold, in arrays or lists, and None for any other.
 
-    Puts spend most of their time here, so each field is read once and nothing is called that needs not be. `look_at`
-    without this is the oracle.
+    Puts spend most of their time here, so each field is read once and nothing is called that needs not be.
     """
-    response, prompt, mask = rollout.response_ids, rollout.prompt_ids, rollout.response_mask
-    logprobs, versions = rollout.logprobs, rollout.response_model_steps
-    if response is None or prompt is None or rollout.input_ids is not None or rollout.labels is not None:
+    fields = _read_own(rollout) if type(rollout) is Rollout else _read_lists(rollout)
+    response, prompt, versions, mask, logprobs, status, stated, reward, num_tokens, ids, labels = fields
+    if response is None or prompt is None or ids is not None or labels is not None:
         return None
-    length, versioned = len(response), len(versions)
-    missing = length - versioned
+    length = len(response)
+    missing = length - len(versions)
     if (
-        rollout.num_tokens < 0
-        or (mask is not None and (len(mask) != length or not length or not mask[-1]))
+        (mask is not None and (len(mask) != length or not length or not mask[-1]))
         or (logprobs is not None and len(logprobs) != length)
         or (missing and (model_step is None or missing < 0))
     ):
         return None
-    counts = versions.counts()
+    counts = count_versions(versions)
+    last = model_step
     if missing and model_step is not None:
         counts[model_step] = counts.get(model_step, 0) + missing
+    elif length:
+        last = versions.last if type(versions) is VersionRuns else versions[-1]
     # The last token is trainable; if it is of the newest version too, no other needs a look.
-    last = model_step if missing else versions.last
     newest = max(counts, default=None)
-    if newest != last:
+    if newest is not None and newest != last:
         return None
     return Member(
-        rollout.status,
-        rollout.seq_staleness,
-        read_score(rollout.reward),
-        rollout.num_tokens,
+        status,
+        stated,
+        read_score(reward),
+        len(prompt) + length if num_tokens is None else count_tokens(rollout),
         count_bytes(rollout),
         VersionTally(counts, newest),
+        length,
+    )
+
+
+# All at once and past the properties; in the order of `_read_lists`.
+_read_own = attrgetter(
+    *("_response_ids", "_prompt_ids", "_response_model_steps", "_response_mask", "_logprobs"),
+    *("_status", "_seq_staleness", "reward", "_num_tokens", "_input_ids", "_labels"),
+)
+
+
+def _read_lists(rollout: Any) -> tuple[Any, ...]:
+    """Return the same fields of any object, without response if not all tokens are in lists."""
+    response, prompt, versions = rollout.response_ids, rollout.prompt_ids, rollout.response_model_steps
+    mask, logprobs = rollout.response_mask, rollout.logprobs
+    if not (
+        type(response) is type(prompt) is type(versions) is list
+        and (mask is None or type(mask) is list)
+        and (logprobs is None or type(logprobs) is list)
+    ):
+        response = None
+    return (
+        *(response, prompt, versions, mask, logprobs),
+        *(read_status(rollout.status), read_seq_staleness(rollout)),
+        *(getattr(rollout, "reward", None), getattr(rollout, "num_tokens", None)),
+        *(getattr(rollout, "input_ids", None), getattr(rollout, "labels", None)),
     )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from reroll.rollout.foreign import copy_tokens, empty_like, write_if_present
+from reroll.rollout.model import Rollout
 
 _CLEARED_FIELDS = (
     *("response_mask", "reward", "finish_reason", "error_msg", "routed_experts", "tool_calls"),
@@ -14,6 +15,9 @@ _RELEASED_FIELDS = ("prompt_ids", "tokens", "mm_info")
 
 def reset(rollout: Any) -> None:
     """Empty the response. Message, prompt, ids, mm_info, extra_fields and seq_staleness stay, and the status."""
+    if type(rollout) is Rollout:
+        rollout.clear_response()
+        return
     write_if_present(rollout, "tokens", copy_tokens(getattr(rollout, "prompt_ids", None)))
     write_if_present(rollout, "response", "")
     for field in ("response_ids", "logprobs", "response_model_steps"):

@@ -25,8 +25,14 @@ def read_score(reward: Any) -> float | None:
 
 
 def mean_and_std(scores: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the mean and the standard deviation of the population, (None, None) without scores."""
+    """Return the mean and the standard deviation of the population, (None, None) without scores.
+
+    Both are NaN where they are no numbers, as of inf and -inf, or too large for one.
+    """
     if not scores:
         return None, None
-    mean = math.fsum(scores) / len(scores)
-    return mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
+    try:
+        mean = math.fsum(scores) / len(scores)
+        return mean, math.sqrt(math.fsum([(score - mean) ** 2 for score in scores]) / len(scores))
+    except (ValueError, OverflowError):
+        return math.nan, math.nan

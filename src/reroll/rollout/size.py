@@ -17,15 +17,15 @@ _MAX_DEPTH = 4  # as deep as {"images": [{"pixels": array}]}; what lies deeper i
 def count_bytes(rollout: Any) -> int:
     """Return the estimated bytes of a rollout's payload."""
     if isinstance(rollout, Rollout):
-        return sum(map(_count, rollout.stored_payload()))
-    return sum(
-        _count(value) for field in HEAVY_FIELDS if (value := getattr(rollout, field, None)) is not None
-    )
+        held = rollout.stored_payload()
+    else:
+        held = [value for field in HEAVY_FIELDS if (value := getattr(rollout, field, None)) is not None]
+    return sum([value.nbytes if type(value) is np.ndarray else _count(value) for value in held])
 
 
 def _count(value: Any, depth: int = 0) -> int:
-    if isinstance(value, np.ndarray):
-        return value.nbytes
+    if type(value) is list and value and type(value[0]) in (int, float):  # nearly always
+        return 8 * len(value)
     if isinstance(value, (list, tuple)):
         # A list of tokens is told by its first entry.
         flat = not value or depth >= _MAX_DEPTH or isinstance(value[0], (int, float))
@@ -36,5 +36,5 @@ def _count(value: Any, depth: int = 0) -> int:
         return 16 * len(value) + (
             0 if depth >= _MAX_DEPTH else sum(_count(v, depth + 1) for v in value.values())
         )
-    size = getattr(value, "nbytes", None)
+    size = getattr(value, "nbytes", None)  # of arrays and tensors
     return size if isinstance(size, int) else 8

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.rollout.foreign import RolloutLike, read_integer, read_length
+from reroll.rollout.model import Rollout
 from reroll.rollout.tally import tally_versions
 from reroll.rollout.versions import VersionRuns
 
@@ -15,6 +16,14 @@ from reroll.rollout.versions import VersionRuns
 def version_staleness(version: int | None, current_train_step: int) -> int:
     """Return the staleness of what this version made: 0 on policy, -1 one ahead; 0 without a version."""
     return 0 if version is None else current_train_step - version - 1
+
+
+def write_staleness(rollout: Any, staleness: int) -> None:
+    """Let a rollout state this staleness; nothing is written where it does already."""
+    if type(rollout) is Rollout:
+        rollout._seq_staleness = staleness  # noqa: SLF001  (an integer needs no check, and every hand-out writes it)
+    elif rollout.seq_staleness != staleness:
+        rollout.seq_staleness = staleness
 
 
 def rollout_staleness(rollout: RolloutLike, current_train_step: int, *, model_step: int | None = None) -> int:

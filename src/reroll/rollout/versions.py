@@ -63,7 +63,16 @@ class VersionRuns(Sequence[int]):
 
     def extended(self, version: int, count: int) -> "VersionRuns":
         """Return these versions followed by `count` tokens of `version`."""
-        return VersionRuns(chain(self.runs(), ((version, count),)))
+        values, ends = self._values, self._ends
+        if count < 1:
+            return VersionRuns(chain(self.runs(), ((version, count),)))
+        is_same = bool(values) and values[-1] == version
+        longer = VersionRuns.__new__(
+            VersionRuns
+        )  # every stamp comes here, and these runs were checked before
+        longer._values = values if is_same else (*values, version)  # noqa: SLF001  (its own class)
+        longer._ends = (*(ends[:-1] if is_same else ends), len(self) + count)  # noqa: SLF001
+        return longer
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Yield (version, number of tokens) in token order."""

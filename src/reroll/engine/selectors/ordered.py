@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reroll.engine.columns import NO_VERSION, BoolArray, Columns, IntArray
+from reroll.engine.columns import NO_VERSION, Columns, IntArray
 from reroll.engine.selectors.chunks import Key, SortedChunks
 from reroll.engine.selectors.selector import Picks
 
@@ -33,10 +33,12 @@ class Ordered:
         return iter(self._order)
 
     def add(self, slots: IntArray) -> None:
-        filed = self._filed
-        if len(slots) and (missing := int(slots.max()) + 1 - len(filed)) > 0:
+        filed, rows = self._filed, slots.tolist()
+        if not rows:
+            return
+        if (missing := max(rows) + 1 - len(filed)) > 0:
             filed.extend([None] * missing)
-        for slot, key in zip(slots.tolist(), self._keys_of(self._columns, slots), strict=True):
+        for slot, key in zip(rows, self._keys_of(self._columns, slots), strict=True):
             unique = (*key, slot)
             filed[slot] = unique
             self._order.add(unique)
@@ -50,8 +52,13 @@ class Ordered:
         self._order.remove_all(keys)
 
     def touch(self, slots: IntArray) -> None:
-        self.remove(slots)
-        self.add(slots)
+        if not len(slots):
+            return
+        filed: list[Any] = self._filed
+        rows = zip(slots.tolist(), self._keys_of(self._columns, slots), strict=True)
+        moved = np.array([slot for slot, key in rows if filed[slot][:-1] != key], np.int64)
+        self.remove(moved)
+        self.add(moved)
 
     def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
         return len(self) >= n
@@ -98,18 +105,19 @@ class ByStaleness:
         return len(self._by_version) + len(self._by_value)
 
     def add(self, slots: IntArray) -> None:
-        dated = self._dated(slots)
-        self._by_version.add(slots[dated])
-        self._by_value.add(slots[~dated])
+        dated, others = self._split(slots)
+        self._by_version.add(dated)
+        self._by_value.add(others)
 
     def remove(self, slots: IntArray) -> None:
-        dated = self._dated(slots)
-        self._by_version.remove(slots[dated])
-        self._by_value.remove(slots[~dated])
+        dated, others = self._split(slots)
+        self._by_version.remove(dated)
+        self._by_value.remove(others)
 
     def touch(self, slots: IntArray) -> None:
-        self.remove(slots)
-        self.add(slots)
+        dated, others = self._split(slots)
+        self._by_version.touch(dated)
+        self._by_value.touch(others)
 
     def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
         return len(self) >= n
@@ -117,13 +125,17 @@ class ByStaleness:
     def pick(
         self,
         n: int,
-        rng: np.random.Generator,  # noqa: ARG002
+        rng: np.random.Generator,
         *,
         step: int | None = None,
         replace: bool = False,  # noqa: ARG002
     ) -> Picks:
         if step is not None and not self._derived:
             self._derive()
+        if not len(self._by_value):
+            return self._by_version.pick(n, rng)
+        if not len(self._by_version):
+            return self._by_value.pick(n, rng)
         shift = self._sign * ((step or 0) - 1)  # from a signed version to a signed staleness
         derived = ((key + shift, *rest) for key, *rest in self._by_version)
         return Picks.certain(_slots(islice(merge(derived, self._by_value), n)))
@@ -143,10 +155,14 @@ class ByStaleness:
         self._by_version.add(state["dated"])
         self._by_value.add(state["told"])
 
-    def _dated(self, slots: IntArray) -> BoolArray:
-        """Return which rows are kept by version; that of a row never changes while it is held."""
-        dated: BoolArray = (self._columns.version[slots] != NO_VERSION) & self._derived
-        return dated
+    def _split(self, slots: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the rows that are kept by version, and the others; a row is the same while it is held."""
+        if not self._derived:
+            return slots[:0], slots
+        dated = self._columns.version[slots] != NO_VERSION
+        if dated.all():
+            return slots, slots[:0]
+        return slots[dated], slots[~dated]
 
     def _derive(self) -> None:
         """Once, when the task sees its first step: file rows that have versions by version. O(rows)."""
