@@ -297,7 +297,7 @@ class Machine(RuleBasedStateMachine):
             task = self.engine.tasks[name]
             assert closes(amounts), (name, amounts)
             assert amounts["resident"].groups == sum(map(len, task.pools))
-            assert amounts["out"].groups == task.out
+            assert amounts["out"].groups <= task.rolling <= amounts["out"].groups + amounts["leased"].groups
             assert task.reserved == sum(
                 r.left for r in self.buffer._reservations._open.values() if r.task is task
             )

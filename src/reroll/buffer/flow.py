@@ -111,7 +111,7 @@ class Flow:
         self.earlier: dict[str, TaskFlow] = {}
         """What had passed by then."""
 
-    def put(self, task_name: str, summary: GroupSummary, status: Status, _: object = None) -> None:
+    def put(self, task_name: str, summary: GroupSummary, status: Status) -> None:
         """Count a put that succeeded; `status` is what the group came to."""
         flow = self._task(task_name)
         flow.puts[status.value] = flow.puts.get(status.value, 0) + 1

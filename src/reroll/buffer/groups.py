@@ -96,7 +96,7 @@ class Groups(Expiring):
         for item in put.items:
             write_if_present(item, "group_uid", uid)
         self._store(slot, Group(uid, put.items, put.summary))
-        self.flow.put(put.task.name, put.summary, decision.status, put.items)
+        self.flow.put(put.task.name, put.summary, decision.status)
         if decision.dropped:
             self._drop_expired(put.task, EXPIRED, np.array([slot]))
             return None

@@ -26,6 +26,7 @@ from reroll.rollout import (
     write_status,
 )
 from reroll.rollout.foreign import read_integer
+from reroll.rollout.staleness import write_staleness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Decision(NamedTuple):
         return STATUS_CODE[self.status]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Put:
     """One put: the rollouts, what was found when looking at them, and what was asked."""
 
@@ -107,7 +108,7 @@ class Put:
             if self.model_step is not None:
                 stamp(item, self.model_step)
             if self.current_train_step is not None:
-                item.seq_staleness = staleness
+                write_staleness(item, staleness)
         if decision.status is Status.FAILED and self.summary.status is not Status.FAILED:
             for item in self.items:
                 if read_status(item.status) is not Status.COMPLETED:
@@ -128,6 +129,8 @@ class Put:
         return limit is not None and version is not None and bool(steps) and max(steps) - version - 1 > limit
 
     def _expired(self, staleness: tuple[int, ...], step: int | None) -> tuple[int, ...]:
+        if self.stale_threshold is None and self.token_stale_threshold is None:
+            return ()
         if step is None:
             threshold = self.stale_threshold
             stale = [threshold is not None and value >= threshold for value in staleness]
