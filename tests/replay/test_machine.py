@@ -327,7 +327,7 @@ class Machine(RuleBasedStateMachine):
             can_take = self.engine.available(task, COMPLETED, 1) > 0
             assert can_put or can_take or leased, f"{task.name}: neither put nor take, and nothing is lent"
             if task.settings.window is not None and task.may_start() < 1:
-                parked = task.reserved or task.out or len(task.pools[ABORTED])
+                parked = task.reserved or task.rolling or len(task.pools[ABORTED])
                 has_batch = task.consumed >= task.settings.window.batch
                 assert parked or can_take or leased or has_batch, (
                     f"{task.name}: nobody may start, and nobody can change it"
@@ -369,7 +369,7 @@ class Machine(RuleBasedStateMachine):
         """Return what a failure should tell."""
         tasks = self.engine.tasks.values()
         books = {
-            task.name: (task.counters, task.completed.__len__(), task.reserved, task.out) for task in tasks
+            task.name: (task.counters, task.completed.__len__(), task.reserved, task.rolling) for task in tasks
         }
         return [*self.waiting_for("put", "reserve", "take", "sample", "lease")], books
 
