@@ -369,7 +369,8 @@ class Machine(RuleBasedStateMachine):
         """Return what a failure should tell."""
         tasks = self.engine.tasks.values()
         books = {
-            task.name: (task.counters, task.completed.__len__(), task.reserved, task.rolling) for task in tasks
+            task.name: (task.counters, task.completed.__len__(), task.reserved, task.rolling)
+            for task in tasks
         }
         return [*self.waiting_for("put", "reserve", "take", "sample", "lease")], books
 
