@@ -110,11 +110,12 @@ class Groups(Expiring):
         columns = self.engine.columns
         slots, gone = self.engine.take(task, status, n)
         handed = []
-        for slot, told in zip(slots.tolist(), columns.staleness[slots].tolist(), strict=True):
+        rows = (slots.tolist(), columns.staleness[slots].tolist(), columns.uses[slots].tolist())
+        for slot, told, uses in zip(*rows, strict=True):
             group = self._group(slot)
             handed.append(group.shown(task.step, told))
             if status == COMPLETED:
-                self.flow.trained(task.name, group, task.step, int(columns.uses[slot]))
+                self.flow.trained(task.name, group, task.step, uses)
             if status in RETURNING:
                 self.out.add(group)
         self._note(task, status, slots)
@@ -230,7 +231,7 @@ class Groups(Expiring):
 
     def _note(self, task: Task, status: int, slots: IntArray) -> None:
         """Tell who keeps leases that groups are with somebody else now; replayed ones are with many at once."""
-        if status != COMPLETED or task.settings.max_times_sampled == 1:
+        if self.on_hand_out is not None and (status != COMPLETED or task.settings.max_times_sampled == 1):
             self.on_hand_out([self._group(slot).uid for slot in slots.tolist()])
 
 

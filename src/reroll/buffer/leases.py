@@ -49,7 +49,6 @@ class Leases:
         self._ended: OrderedDict[int, Held] = OrderedDict()  # by time, not yet acknowledged
         self._acked: OrderedDict[int, None] = OrderedDict()
         self._last = 0
-        groups.on_hand_out = self.note_handed_out
 
     def __len__(self) -> int:
         return len(self._open)
@@ -114,6 +113,7 @@ class Leases:
         ]
         for lease in overdue:
             held = self._ended[lease] = self._open.pop(lease)
+            self._groups.on_hand_out = self.note_handed_out
             self._give_back(held)
             if len(self._ended) > _REMEMBERED:
                 self._ended.popitem(last=False)

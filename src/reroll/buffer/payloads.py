@@ -24,7 +24,7 @@ class Payloads:
         self.flow = Flow()
         self.out = Out(out_ttl_s)
         self.rules_of = rules_of
-        self.on_hand_out: Callable[[list[int]], None] = _nothing
+        self.on_hand_out: Callable[[list[int]], None] | None = None  # who wants to know, while somebody does
         self._groups: list[Group | None] = []  # by slot
         self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
 
@@ -72,7 +72,3 @@ class Payloads:
         for slot in slots.tolist():
             del self._slot_of[self._group(slot).uid]
             self._groups[slot] = None
-
-
-def _nothing(_: list[int]) -> None:
-    pass

@@ -31,6 +31,8 @@ class Status(StrEnum):
         raise InvalidArgument(f"{value!r} is not a status; use reroll.Status or one of: {names}")
 
 
+_BY_TEXT = {status.value: status for status in Status}
+
 # What a group with unfinished members counts as: the first of these that any member has.
 _UNFINISHED_FIRST = (Status.FAILED, Status.ABORTED, Status.EXPIRED, Status.FILTERED)
 
@@ -44,6 +46,8 @@ def read_status(value: object) -> Status:
     """
     if type(value) is Status:
         return value
+    if type(value) is str and value in _BY_TEXT:
+        return _BY_TEXT[value]
     return Status.of(value.value if isinstance(value, Enum) else value)
 
 
