@@ -597,3 +597,10 @@ async def session(seed):
 async def test_the_same_seed_and_calls_give_the_same_samples():
     assert await session(3) == await session(3)
     assert await session(3) != await session(4)
+
+
+@pytest.mark.parametrize("signal", ["reward_std", "solve_rate", "mean_abs_advantage"])
+async def test_a_reward_that_is_no_number_does_not_spoil_the_priority(signal):
+    buffer = replay(priority_signal=signal)
+    uid = await buffer.put(group(rewards=(float("nan"), 1.0, float("inf"), 0.0)), TASK)
+    assert 0 <= (await row_of(buffer, uid)).priority < float("inf")

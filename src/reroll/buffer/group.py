@@ -56,8 +56,8 @@ class Group:
             self.version_tokens = {}
         elif self.version_tokens and step is not None:
             for item, version in zip(self.items, self.versions, strict=True):
-                if version is not None:
-                    write_staleness(item, step - version - 1)
+                if version is not None and item.seq_staleness != (now := step - version - 1):
+                    write_staleness(item, now)
         elif not self.version_tokens and row_staleness == 0:  # a refresh forgets what they were told
             for item in self.items:
                 if read_seq_staleness(item) > 0:

@@ -1,10 +1,11 @@
 """Priority signals: how much a group is worth training on, computed when it is put.
 
-Each takes the scores of the rollouts that have one. Groups that all failed or all succeeded teach nothing: their signal
+Each takes the scores of the rollouts that have a finite one. Groups that all failed or all succeeded teach nothing: their signal
 is 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final, Literal
 
 from reroll.engine.priorities import checked_priority
@@ -49,7 +50,6 @@ def priority_of(rollouts: Sequence[Any], signal: Signal | None) -> float:
         return 1.0
     if callable(signal):
         return checked_priority(signal(rollouts), "what the priority signal returned")
-    scores = [
-        score for rollout in rollouts if (score := read_score(getattr(rollout, "reward", None))) is not None
-    ]
-    return SIGNALS[signal](scores) if scores else 1.0
+    rewards = (read_score(getattr(rollout, "reward", None)) for rollout in rollouts)
+    scores = [score for score in rewards if score is not None and isfinite(score)]
+    return checked_priority(SIGNALS[signal](scores), f"the signal {signal}") if scores else 1.0

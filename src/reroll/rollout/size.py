@@ -5,22 +5,39 @@ numbers behind those pointers may be shared or take up to 28 bytes more each, so
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from reroll.rollout.fields import HEAVY_FIELDS
 from reroll.rollout.model import Rollout
 
+_FIELDS_OF: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
 _MAX_DEPTH = 4  # as deep as {"images": [{"pixels": array}]}; what lies deeper is not worth a walk at each put
 
 
 def count_bytes(rollout: Any) -> int:
     """Return the estimated bytes of a rollout's payload."""
-    if isinstance(rollout, Rollout):
-        held = rollout.stored_payload()
-    else:
-        held = [value for field in HEAVY_FIELDS if (value := getattr(rollout, field, None)) is not None]
+    held = rollout.stored_payload() if isinstance(rollout, Rollout) else _held(rollout)
     return sum([value.nbytes if type(value) is np.ndarray else _count(value) for value in held])
+
+
+def _held(rollout: Any) -> list[Any]:
+    """Return the heavy values that a foreign object holds.
+
+    Asking for an attribute that is not there is slow, and most objects have few of the fields: what a class has is
+    found out once.
+    """
+    kind = type(rollout)
+    fields = _FIELDS_OF.get(kind)
+    if fields is None:
+        slots = [field for field in HEAVY_FIELDS if hasattr(kind, field)]
+        fields = _FIELDS_OF[kind] = HEAVY_FIELDS if hasattr(kind, "__getattr__") else tuple(slots)
+    held = [value for field in fields if (value := getattr(rollout, field, None)) is not None]
+    own = getattr(rollout, "__dict__", None)
+    if own and fields is not HEAVY_FIELDS:
+        held += [own[field] for field in HEAVY_FIELDS if field not in fields and own.get(field) is not None]
+    return held
 
 
 def _count(value: Any, depth: int = 0) -> int:
