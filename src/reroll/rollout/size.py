@@ -5,14 +5,13 @@ numbers behind those pointers may be shared or take up to 28 bytes more each, so
 """
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from reroll.rollout.fields import HEAVY_FIELDS
 from reroll.rollout.model import Rollout
 
-_FIELDS_OF: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
+_FIELDS_OF: dict[type, tuple[str, ...]] = {}
 _MAX_DEPTH = 4  # as deep as {"images": [{"pixels": array}]}; what lies deeper is not worth a walk at each put
 
 
