@@ -60,6 +60,12 @@ class TaskSettings:
             max_times_sampled=self.max_times_sampled,
             limiter=self.limiter,
         )
+        if self.window is not None and self.limiter.window.min_size > self.window.least_left:
+            raise InvalidConfig(
+                f"this dead-locks when a trainer has taken a part of its batch: {self.window} may leave only "
+                f"{self.window.least_left} groups there, and {self.limiter} lets nobody take fewer than "
+                f"{self.limiter.window.min_size}; set min_size to 1, a batch is waited for as a whole anyway"
+            )
         if self.window is not None and self.remover is None:
             check_proceeds(  # no more than the window lets be under way can ever be there
                 capacity=self.window.largest,

@@ -41,6 +41,11 @@ class StalenessWindow:
         """More groups than this can never be under way."""
         return (self.max_staleness + 1) * self.batch
 
+    @property
+    def least_left(self) -> int:
+        """So few groups may be left when a trainer lacks one of a batch, and nobody may start another."""
+        return (self.max_staleness + 1 - self.sync_interval) * self.batch + 1
+
     def may_start(self, advanced: int, serving: int, busy: int) -> int:
         """Return how many groups may start: `busy` are under way, ready, or trained since step `advanced` was done."""
         return max(0, (self.max_staleness + 1 - (advanced - serving)) * self.batch - busy)
