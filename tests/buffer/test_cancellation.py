@@ -7,7 +7,7 @@ import pytest
 
 from reroll import Queue, ReplayBufferConfig, SampleToInsertRatio, Status
 from reroll.engine.ledger import closes
-from reroll.testing.buffer_suite import group, names
+from reroll.testing.buffer.builders import group, names
 
 COMPLETED, ABORTED = Status.COMPLETED, Status.ABORTED
 CONFIGS = {

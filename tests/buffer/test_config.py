@@ -22,7 +22,7 @@ from reroll import (
     TaskConfig,
     Uniform,
 )
-from reroll.testing.buffer_suite import group, names
+from reroll.testing.buffer.builders import group, names
 
 MIXED = ReplayBufferConfig(
     capacity=50,

@@ -8,7 +8,7 @@ import pytest
 from buffer.kinds import KINDS, fields_of, status_of
 from reroll import Closed, InvalidArgument, ReplayBuffer, ReplayBufferConfig, Status, WaitTimeout
 from reroll.testing import ManualClock
-from reroll.testing.buffer_suite import group, rollout
+from reroll.testing.buffer.builders import group, rollout
 from reroll.waiting import LoopWaits
 
 COMPLETED, ABORTED, EXPIRED = Status.COMPLETED, Status.ABORTED, Status.EXPIRED

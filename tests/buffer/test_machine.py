@@ -30,7 +30,7 @@ from reroll import (
     WaitTimeout,
 )
 from reroll.engine.ledger import closes
-from reroll.testing.buffer_suite import rollout
+from reroll.testing.buffer.builders import rollout
 from reroll.testing.naive_buffer import NaiveBuffer, NaiveGroup, NaivePut
 
 HANDED_OUT = [Status.COMPLETED] * 5 + [Status.ABORTED] * 3 + [Status.EXPIRED] * 3 + [Status.INIT, *Status]

@@ -8,7 +8,7 @@ import pytest
 
 from reroll import Closed, Queue, ReplayBufferConfig, Status, WaitTimeout
 from reroll.engine.ledger import closes
-from reroll.testing.buffer_suite import group, names
+from reroll.testing.buffer.builders import group, names
 
 COMPLETED, ABORTED = Status.COMPLETED, Status.ABORTED
 PATIENCE_S = 60  # only ever reached by a test that fails

@@ -1,0 +1,8 @@
+"""The conformance suite of buffers, by what is tested.
+
+hooks            how the tests get a buffer
+builders         rollouts, groups and questions
+wrong_calls      what must be refused
+puts, hand_out, limits, look_and_change    one call at a time
+waiting          calls that overlap
+"""
