@@ -325,3 +325,46 @@ async def test_a_limiter_and_a_window_are_given_as_a_list():
     await buffer.reserve(1, TASK, timeout=0)
     with pytest.raises(WaitTimeout):
         await buffer.reserve(1, TASK, timeout=0)
+
+
+# --- groups that leave before they have given the samples of a ratio
+
+
+@pytest.mark.parametrize("leave", ["get", "delete", "expire"])
+async def test_a_ratio_does_not_wait_for_samples_of_groups_that_left(leave):
+    buffer = ReplayBufferConfig(
+        max_times_sampled=3, rate_limiter=SampleToInsertRatio(3.0, 1, 6.0), seed=1
+    ).build()
+    for round_ in range(1, 30):
+        uid = await buffer.put(group(version=round_), TASK, timeout=0)
+        await buffer.sample(1, TASK, timeout=0)
+        if leave == "get":
+            await buffer.get(1, TASK, "completed")
+        elif leave == "delete":
+            await buffer.delete([uid])
+        else:
+            await buffer.refresh_staleness(
+                task_stale_thresholds={TASK: 1},
+                current_train_step=round_ + 2,
+                expired_groups_retryable_by_task={TASK: False},
+            )
+    waiting = await start(buffer.take_batch({TASK: 3}, wait=True, timeout=LONG_S))
+    for _ in range(3):
+        await buffer.put(group(version=40), TASK, timeout=0)
+    groups, _ = await waiting
+    assert len(groups[TASK]) == 3
+
+
+async def test_more_than_min_size_is_refused_where_evictions_leave_a_ratio_unreached():
+    buffer = ReplayBufferConfig(
+        capacity=4,
+        remover="fifo",
+        max_times_sampled=2,
+        rate_limiter=SampleToInsertRatio(2.0, 2, 4.0),
+    ).build()
+    with pytest.raises(InvalidArgument, match="at most 2"):
+        await buffer.take_batch({TASK: 3}, wait=True, timeout=0)
+    with pytest.raises(InvalidArgument, match="at most 2"):
+        await buffer.sample(3, TASK, timeout=0)
+    with pytest.raises(WaitTimeout):
+        await buffer.take_batch({TASK: 2}, wait=True, timeout=0)

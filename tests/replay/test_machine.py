@@ -201,29 +201,17 @@ class Machine(RuleBasedStateMachine):
 
     # --- consumers
 
-    def most(self, name, n):
-        """Return how many groups a consumer may wait for.
-
-        Groups that are consumed before their last use leave a ratio limiter with samples that nobody will draw. Then it
-        lets in only `min_size` groups at a time, and who waits for more waits for ever.
-        """
-        spi, min_size, _, _ = self.engine.tasks[name].settings.limiter.window
-        return min(n, min_size) if spi > 1 else n
-
-    def sizes(self, n, m):
-        return {"a": self.most("a", n), "b": self.most("b", m)}
-
     @rule(task=st.sampled_from(TASKS), n=st.integers(1, 3))
     def get(self, task, n):
         self.ask(self.buffer.get(n, task, "completed"))
 
     @rule(n=st.integers(0, 2), m=st.integers(0, 2))
     def take(self, n, m):
-        self.begin("take", self.buffer.take_batch(self.sizes(n, m), wait=True))
+        self.begin("take", self.buffer.take_batch({"a": n, "b": m}, wait=True))
 
     @rule(task=st.sampled_from(TASKS), n=st.integers(1, 2), replace=st.booleans())
     def sample(self, task, n, replace):
-        self.begin("sample", self.buffer.sample(self.most(task, n), task, replace=replace))
+        self.begin("sample", self.buffer.sample(n, task, replace=replace))
 
     @rule(
         n=st.integers(0, 2),
@@ -234,7 +222,7 @@ class Machine(RuleBasedStateMachine):
     )
     def lease(self, n, m, wait, ttl, status):
         ttl_s = LONG_S if ttl else None
-        self.begin("lease", self.buffer.lease(self.sizes(n, m), wait=wait, ttl_s=ttl_s, group_status=status))
+        self.begin("lease", self.buffer.lease({"a": n, "b": m}, wait=wait, ttl_s=ttl_s, group_status=status))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), acks=st.booleans())

@@ -192,6 +192,7 @@ class Engine(Moves):
             return slots, NOBODY
         if status == COMPLETED:
             self.count_use(task, slots)
+            self.forgo(task, slots)
             self.mark_trained(task, slots, "resident")
             self._consume(task, slots)
         else:

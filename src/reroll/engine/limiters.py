@@ -5,6 +5,8 @@ replaced at run time. With spi = samples per insert and size = inserts - deletes
 
     can_sample(k): size >= min_size  and  inserts*spi - samples - k >= min_diff
     can_insert(k): size + k <= min_size  or  (inserts + k)*spi - samples <= max_diff
+
+where samples that will never come, of groups which left a buffer early, count as samples.
 """
 
 import math
@@ -22,16 +24,19 @@ class Counters:
     inserts: int = 0
     samples: int = 0
     deletes: int = 0
+    forgone: float = 0.0
+    """Samples that groups will never give, since they left early; limiters count them as given."""
 
     @property
     def size(self) -> int:
         return self.inserts - self.deletes
 
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, float]:
         return asdict(self)
 
-    def restore(self, state: Mapping[str, int]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         self.inserts, self.samples, self.deletes = state["inserts"], state["samples"], state["deletes"]
+        self.forgone = state["forgone"]
 
 
 class Window(NamedTuple):
@@ -77,11 +82,13 @@ class _Windowed:
 
     def can_insert(self, counters: Counters, k: int = 1) -> bool:
         spi, min_size, _, max_diff = self.window
-        return counters.size + k <= min_size or (counters.inserts + k) * spi - counters.samples <= max_diff
+        ahead = (counters.inserts + k) * spi - counters.samples - counters.forgone
+        return counters.size + k <= min_size or ahead <= max_diff
 
     def can_sample(self, counters: Counters, k: int = 1) -> bool:
         spi, min_size, min_diff, _ = self.window
-        return counters.size >= min_size and counters.inserts * spi - counters.samples - k >= min_diff
+        ahead = counters.inserts * spi - counters.samples - counters.forgone
+        return counters.size >= min_size and ahead - k >= min_diff
 
 
 @dataclass(frozen=True, slots=True)

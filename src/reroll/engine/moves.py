@@ -151,9 +151,20 @@ class Moves:
     def refund(self, task: Task, status: int, slots: IntArray) -> None:
         """Tell the limiter of COMPLETED rows that leave otherwise than by use; as if never there, if never sampled."""
         if status == COMPLETED:
-            unused = int((self.columns.uses[slots] == 0).sum())
-            task.counters.inserts -= unused
-            task.counters.deletes += len(slots) - unused
+            used = slots[self.columns.uses[slots] > 0]
+            task.counters.inserts -= len(slots) - len(used)
+            task.counters.deletes += len(used)
+            self.forgo(task, used)
+
+    def forgo(self, task: Task, slots: IntArray) -> None:
+        """Tell the limiter of samples that COMPLETED rows, which leave early, will not give any more.
+
+        Otherwise a ratio would let inserts wait for them for ever. A table keeps to the plain rule: its items leave early
+        only when they are deleted by key.
+        """
+        due = task.settings.due_samples
+        if due > 1 and task.settings.expires:
+            task.counters.forgone += float(np.maximum(due - self.columns.uses[slots], 0).sum())
 
     def retire(self, task: Task, status: int, slots: IntArray, bucket: str) -> None:
         """Take rows out for good."""

@@ -90,10 +90,20 @@ class TaskSettings:
         return self.limiter.window.largest_sample
 
     @property
+    def due_samples(self) -> float:
+        """How often a group is sampled before it has given what the limiter expects of it, or what it may give."""
+        uses = math.inf if self.max_times_sampled is None else self.max_times_sampled
+        return min(self.limiter.window.spi, uses)
+
+    @property
     def largest_batch(self) -> float:
-        """No more than this can be there, as far as the limiter goes, before anything is sampled."""
+        """No more than this is sure to be there at once, as far as the limiter goes."""
         spi, min_size, _, max_diff = self.limiter.window
-        return max(min_size, max_diff // spi) if max_diff < math.inf else math.inf
+        if max_diff == math.inf:
+            return math.inf
+        if spi > 1 and (self.remover is not None or self.due_samples < spi):
+            return min_size  # samples that evicted or used-up groups owe never come, so the ratio is never reached
+        return max(min_size, max_diff // spi)
 
 
 class Task:
