@@ -9,6 +9,7 @@ RerollError
 └── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
     ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
     ├── InvalidConfig                  a configuration that can never proceed
+    ├── CannotRewind                   a training step that was committed, or let go, is to be undone
     └── QueryError                     a query that cannot be understood; names the path
 
 All are picklable (they cross process borders) and say what to do next.
@@ -61,6 +62,10 @@ class InvalidPriority(InvalidArgument):
 
 class InvalidConfig(InvalidArgument):
     """A configuration that can never proceed; the message names the consequence."""
+
+
+class CannotRewind(InvalidArgument):
+    """What was consumed after that step is no longer kept. Nothing was changed."""
 
 
 class QueryError(InvalidArgument):

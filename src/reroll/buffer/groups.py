@@ -16,7 +16,7 @@ from reroll.buffer.put import Decision, Put, look, row_of
 from reroll.buffer.signals import priority_of
 from reroll.engine.columns import IntArray
 from reroll.engine.engine import Drawn
-from reroll.engine.lending import Settled, lend, use
+from reroll.engine.lending import Settled, Steps, lend, use
 from reroll.engine.priorities import checked_priority
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, Task
 from reroll.errors import InvalidArgument
@@ -138,11 +138,11 @@ class Groups(Expiring):
         self._note(task, status, drawn.slots)
         return self._samples(task, drawn)
 
-    def use(self, uids: Iterable[int], status: int) -> None:
-        """Let groups that are still resident, and were lent with this status, count a use."""
+    def use(self, uids: Iterable[int], status: int, steps: Steps) -> None:
+        """Let groups that are still resident, and were lent with this status for these steps, count a use."""
         slots = self.resident_slots(uids)
         self.count_trained(slots, more=1)
-        self.settle(use(self.engine, slots, status))
+        self.settle(use(self.engine, slots, status, steps))
 
     def held_slots(self, uids: Iterable[int]) -> IntArray:
         """Return where lent groups are, if they still are."""

@@ -35,6 +35,8 @@ class Held:
     samples: dict[str, list[Sample]]
     lent: list[Lent]
     status: int
+    steps: dict[str, int | None]
+    """The training step that groups were lent for, by task."""
     deadline: float | None
     handed_again: set[int] = field(default_factory=set)
     """Of a lease that ended by time: the groups that somebody else got since."""
@@ -68,6 +70,7 @@ class Leases:
                 Lent(*self._groups.edition(sample.info.uid)) for given in samples.values() for sample in given
             ],
             status=status,
+            steps={task.name: task.step for task in wanted},
             deadline=deadline,
         )
         self._last += 1
@@ -83,14 +86,14 @@ class Leases:
             self._remember(lease)
             slots = self._slots(held)
             self._groups.count_trained(slots)
-            self._groups.settle(acknowledge(self._groups.engine, slots))
+            self._groups.settle(acknowledge(self._groups.engine, slots, held.steps))
             return
         held = self._ended.pop(lease, None)
         if held is None:
             raise InvalidArgument(f"lease {lease} was given back before, or is too old to be acknowledged")
         self._remember(lease)
         still = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
-        self._groups.use([uid for uid in still if uid not in held.handed_again], held.status)
+        self._groups.use([uid for uid in still if uid not in held.handed_again], held.status, held.steps)
         if held.handed_again:
             raise LeaseExpired(
                 f"the lease had ended, and these groups were handed out again: {sorted(held.handed_again)}; the others "

@@ -16,10 +16,10 @@ BoolArray = npt.NDArray[np.bool_]
 NO_VERSION: Final = int(np.iinfo(np.int64).min)
 """In column `version`: the group's tokens carry no policy version."""
 
-PLACES: Final = ("resident", "out", "leased")
-"""Where a group with a row is: in a pool, with a producer that rolls it again, or with a trainer that has not
-acknowledged it. These are buckets of the ledger."""
-RESIDENT, OUT, LEASED = range(3)
+PLACES: Final = ("resident", "out", "leased", "uncommitted")
+"""Where a group with a row is: in a pool, with a producer that rolls it again, with a trainer that has not acknowledged
+it, or consumed, but kept until the trainer's checkpoint holds what it learned. These are buckets of the ledger."""
+RESIDENT, OUT, LEASED, UNCOMMITTED = range(4)
 
 _FIRST_CAPACITY: Final = 64
 
@@ -49,6 +49,7 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
     "reward_std": (np.float64, np.nan),
     "trained": (np.int8, 0),  # whether it was handed to a trainer, ever
     "trained_tokens": (np.int64, 0),  # how many of its tokens were
+    "used_at": (np.int64, NO_VERSION),  # of an uncommitted row: the training step that consumed it
     "sampler_position": (np.int32, 0),  # where the row stands in the dense arrays of its pool's sampler
     "remover_position": (np.int32, 0),  # the same for the remover
     "uid": (np.int64, 0),  # 0 marks a free slot; written last, so that a row which cannot be written is none
@@ -80,11 +81,17 @@ class Columns:
     reward_std: FloatArray
     trained: npt.NDArray[np.int8]
     trained_tokens: IntArray
+    used_at: IntArray
     sampler_position: npt.NDArray[np.int32]
     remover_position: npt.NDArray[np.int32]
 
     def __init__(self) -> None:
         self._clear()
+
+        self.dirty: set[int] | None = None
+        """Slots whose row was made or changed since somebody looked; None: nobody wants to know."""
+        self.gone: list[int] = []
+        """The uids of rows that went since then."""
 
     def _clear(self) -> None:
         self.group_id: dict[int, Any] = {}  # by slot; only rows that have one
@@ -111,12 +118,22 @@ class Columns:
             self._free.pop()
         else:
             self._end += 1
+        if self.dirty is not None:
+            self.dirty.add(slot)
         return slot
+
+    def mark(self, slots: IntArray) -> None:
+        """Say that rows changed. Whoever writes columns of a row has it in its hands, or moves it in a pool: both mark."""
+        if self.dirty is not None:
+            self.dirty.update(slots.tolist())
 
     def release(self, slots: IntArray) -> None:
         """Free the slots; their rows are gone."""
-        self.uid[slots] = 0
         freed = slots.tolist()
+        if self.dirty is not None:
+            self.gone += self.uid[slots].tolist()
+            self.dirty.difference_update(freed)
+        self.uid[slots] = 0
         self._free.extend(freed)
         if self.group_id or self.tags:
             for slot in freed:

@@ -11,6 +11,7 @@ from reroll.engine.columns import (
     NO_VERSION,
     OUT,
     RESIDENT,
+    BoolArray,
     FloatArray,
     IntArray,
 )
@@ -80,8 +81,17 @@ class Engine(Moves):
         steps = np.array([NO_VERSION if t.step is None else t.step for t in self.tasks.values()], np.int64)
         step, version = steps[columns.task[slots]], columns.version[slots]
         derived = (step != NO_VERSION) & (version != NO_VERSION)
-        result: IntArray = np.where(derived, step - version - 1, columns.staleness[slots])
+        distance = step - version - 1
+        if any(task.rewound for task in self.tasks.values()):
+            distance = np.where(self.is_ahead(slots), np.abs(distance), distance)
+        result: IntArray = np.where(derived, distance, columns.staleness[slots])
         return result
+
+    def is_ahead(self, slots: IntArray) -> BoolArray:
+        """Return which rows were here at the last rewind of their task: their versions may be of weights that were lost."""
+        rewound = np.array([task.rewound for task in self.tasks.values()], np.int64)
+        found: BoolArray = self.columns.timestamp[slots] <= rewound[self.columns.task[slots]]
+        return found
 
     def resident(self) -> IntArray:
         """Return the slots of all rows that are in a pool, by uid. O(rows)."""
@@ -146,25 +156,29 @@ class Engine(Moves):
         columns.timestamp[slot] = columns.touched[slot] = self._next_tick()
         return Inserted(slot, self._settle(task, status, slot))
 
-    def draw(self, task: Task, n: int, *, replace: bool = False) -> Drawn:
-        """Sample n COMPLETED groups (all, if there are fewer); those that reach the use limit leave.
+    def draw(self, task: Task, n: int, *, replace: bool = False, step: int | None = None) -> Drawn:
+        """Sample n COMPLETED groups (all, if there are fewer) for a training step; those at the use limit leave.
 
         With `replace` a group may be drawn several times, but never beyond its use limit. Raises WouldBlock while the
         limiter or the sampler does not allow it.
         """
         drawn = self.pick(task, COMPLETED, n, replace=replace)
-        slots = drawn.slots
+        slots, times = drawn.slots, None
         if replace:
             slots, times = np.unique(slots, return_counts=True)
             self.columns.uses[slots] += (times - 1).astype(np.int32)
             task.counters.samples += int(times.sum()) - len(slots)
         self.count_use(task, slots)
+        self.note_use(task, slots, step, times)
         self.mark_trained(task, slots, "resident")
         times_sampled = self.columns.uses[drawn.slots].astype(np.int64)
-        return drawn._replace(times_sampled=times_sampled, gone=self.let_go_used(task, slots))
+        return drawn._replace(times_sampled=times_sampled, gone=self.let_go_used(task, slots, step))
 
-    def let_go_used(self, task: Task, slots: IntArray) -> IntArray:
-        """Follow a new use of resident COMPLETED rows: let those go that have none left, and return them."""
+    def let_go_used(self, task: Task, slots: IntArray, step: int | None) -> IntArray:
+        """Follow a new use of resident COMPLETED rows: let those go that have none left.
+
+        Return the slots that have no row any more.
+        """
         columns, limit = self.columns, task.settings.max_times_sampled
         used_up = np.zeros(len(slots), np.bool_) if limit is None else columns.uses[slots] >= limit
         task.completed.touch(slots[~used_up])
@@ -174,12 +188,10 @@ class Engine(Moves):
             task.leased += int(lent.sum())
             if task.settings.remover is None:
                 task.num_bytes += int(columns.num_bytes[slots[lent]].sum())
-        gone = slots[used_up & ~lent]
-        if len(gone):
-            self._consume(task, gone)
-        return gone
+        used = slots[used_up & ~lent]
+        return self.consume(task, used, step) if len(used) else used
 
-    def take(self, task: Task, status: int, n: int) -> tuple[IntArray, IntArray]:
+    def take(self, task: Task, status: int, n: int, step: int | None = None) -> tuple[IntArray, IntArray]:
         """Take up to n groups out, in the sampler's order; return their slots, and which of them have no row any more.
 
         COMPLETED ones are consumed. Those that producers roll again are out, and keep their row. Raises WouldBlock
@@ -193,10 +205,10 @@ class Engine(Moves):
         if status == COMPLETED:
             self.count_use(task, slots)
             self.forgo(task, slots)
+            self.note_use(task, slots, step)
             self.mark_trained(task, slots, "resident")
-            self._consume(task, slots)
-        else:
-            self.retire(task, status, slots, STATUSES[status].value)
+            return slots, self.consume(task, slots, step)
+        self.retire(task, status, slots, STATUSES[status].value)
         return slots, slots
 
     def pick(self, task: Task, status: int, n: int, *, replace: bool = False) -> Drawn:

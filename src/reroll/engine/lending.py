@@ -4,6 +4,7 @@ A lent COMPLETED group counts a use that is pending. One that has no use left is
 with `max_times_sampled` 1 that is every one. Groups of other statuses are always out of their pool.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,9 @@ import numpy as np
 from reroll.engine.columns import LEASED, OUT, PLACES, RESIDENT, IntArray
 from reroll.engine.engine import Drawn, Engine
 from reroll.engine.task import COMPLETED, REJECTED, RETURNING, STATUSES, Task
+
+Steps = Mapping[str, int | None]
+"""By task: the training step that rows were lent for."""
 
 
 class Settled(NamedTuple):
@@ -31,6 +35,7 @@ def lend(engine: Engine, task: Task, status: int, n: int) -> Drawn:
     slots = drawn.slots
     columns.pending[slots] += 1
     columns.deliveries[slots] += 1
+    columns.mark(slots)
     hidden = slots
     if status == COMPLETED:
         engine.count_use(task, slots)
@@ -47,7 +52,7 @@ def lend(engine: Engine, task: Task, status: int, n: int) -> Drawn:
     return drawn._replace(times_sampled=columns.uses[slots].astype(np.int64))
 
 
-def use(engine: Engine, slots: IntArray, lent_as: int) -> Settled:
+def use(engine: Engine, slots: IntArray, lent_as: int, steps: Steps) -> Settled:
     """Let resident rows count a use, as if acknowledged now; they were lent with status `lent_as`."""
     gone, out = [slots[:0]], [slots[:0]]
     for task, status, part in engine.by_pool(slots):
@@ -61,36 +66,37 @@ def use(engine: Engine, slots: IntArray, lent_as: int) -> Settled:
             gone.append(part)
         elif status == COMPLETED:
             engine.count_use(task, part)
+            engine.note_use(task, part, steps.get(task.name))
             engine.mark_trained(task, part, "resident")
-            gone.append(engine.let_go_used(task, part))
+            gone.append(engine.let_go_used(task, part, steps.get(task.name)))
     return Settled(np.concatenate(gone), np.concatenate(out), slots[:0])
 
 
-def acknowledge(engine: Engine, slots: IntArray) -> Settled:
+def acknowledge(engine: Engine, slots: IntArray, steps: Steps) -> Settled:
     """Let the uses of lent rows count; those without a use left are consumed, or out where producers roll them again."""
     columns = engine.columns
     gone, out = [slots[:0]], [slots[:0]]
     columns.pending[slots] -= 1
+    columns.mark(slots)
     for task, status, part in engine.by_pool(slots):
         if status == COMPLETED:
+            engine.note_use(task, part, steps.get(task.name))
             for place in (RESIDENT, LEASED):
                 engine.mark_trained(task, part[columns.place[part] == place], PLACES[place])
         done = part[(columns.place[part] == LEASED) & (columns.pending[part] == 0)]
-        amount = engine.amount(done)
         if _counts_bytes(task, status):
             task.num_bytes -= _bytes(engine, done)
         if status in RETURNING:
-            task.ledger.move("leased", "out", amount)
+            task.ledger.move("leased", "out", engine.amount(done))
             columns.place[done] = OUT
             out.append(done)
-            continue
-        if status == COMPLETED:
+        elif status == COMPLETED:
             task.leased -= len(done)
-            task.consumed += len(done)
-            task.counters.deletes += len(done)
-        task.ledger.move("leased", "consumed" if status == COMPLETED else STATUSES[status].value, amount)
-        columns.release(done)
-        gone.append(done)
+            gone.append(engine.consume(task, done, steps.get(task.name), "leased"))
+        else:
+            task.ledger.move("leased", STATUSES[status].value, engine.amount(done))
+            columns.release(done)
+            gone.append(done)
     return Settled(np.concatenate(gone), np.concatenate(out), slots[:0])
 
 
@@ -100,6 +106,7 @@ def give_back(engine: Engine, slots: IntArray) -> Settled:
     gone, back = [slots[:0]], [slots[:0]]
     returned: list[tuple[Task, int]] = []
     columns.pending[slots] -= 1
+    columns.mark(slots)
     for task, status, part in engine.by_pool(slots):
         hidden = part[columns.place[part] == LEASED]
         if status == COMPLETED:

@@ -11,6 +11,7 @@ from reroll.engine.columns import (
     LEASED,
     PLACES,
     RESIDENT,
+    UNCOMMITTED,
     Columns,
     IntArray,
 )
@@ -22,6 +23,7 @@ from reroll.engine.task import (
     Task,
     TaskSettings,
 )
+from reroll.engine.uses import used_of
 
 NOBODY: IntArray = np.zeros(0, np.int64)
 
@@ -43,6 +45,7 @@ class Moves:
         self.rng = np.random.Generator(np.random.PCG64(seed))
         self.advanced: tuple[int, int | None] = (0, None)  # as told last, for tasks that come later
         self.last_uid = 0
+        self.last_use = 0  # the number of the last use that was noted
         self.last_tick = 0  # of the clock that orders inserts and priority updates
 
     def task(self, name: str) -> Task:
@@ -142,11 +145,38 @@ class Moves:
         columns.trained[slots] = 1
         columns.trained_tokens[slots] = columns.num_tokens[slots]
 
-    def _consume(self, task: Task, slots: IntArray) -> None:
-        """Let COMPLETED rows of the pool go: they are used up."""
+    def note_use(self, task: Task, slots: IntArray, step: int | None, times: IntArray | None = None) -> None:
+        """Remember that a training step used rows, while that may be undone."""
+        if step is None:
+            return
+        if task.settings.max_uncommitted_steps:
+            self.last_use += 1
+            task.log.add(self.last_use, used_of(step, self.columns, slots, times))
+        else:
+            task.log.finish(step)
+
+    def consume(
+        self, task: Task, slots: IntArray, step: int | None, source: str = PLACES[RESIDENT]
+    ) -> IntArray:
+        """Let COMPLETED rows go that are used up; return those that have no row any more.
+
+        While the training step that used them may be undone, they are kept.
+        """
         task.counters.deletes += len(slots)
         task.consumed += len(slots)
-        self.retire(task, COMPLETED, slots, "consumed")
+        if source == PLACES[RESIDENT]:
+            self._leave_pool(task, COMPLETED, slots)
+        if step is None or not task.settings.max_uncommitted_steps:
+            task.ledger.move(source, "consumed", self.amount(slots))
+            self.columns.release(slots)
+            return slots
+        task.ledger.move(source, PLACES[UNCOMMITTED], self.amount(slots))
+        self.columns.place[slots] = UNCOMMITTED
+        self.columns.used_at[slots] = step
+        self.columns.pending[slots] = 0
+        self.columns.mark(slots)
+        task.log.keep(step, slots)
+        return NOBODY
 
     def refund(self, task: Task, status: int, slots: IntArray) -> None:
         """Tell the limiter of COMPLETED rows that leave otherwise than by use; as if never there, if never sampled."""
@@ -181,9 +211,9 @@ class Moves:
         task.ledger.move("resident", PLACES[place], self.amount(slots))
         self.columns.place[slots] = place
 
-    def lower(self, task: Task, status: int, slots: IntArray) -> None:
+    def lower(self, task: Task, status: int, slots: IntArray, source: str = PLACES[LEASED]) -> None:
         """Let rows that were lifted be in their pool again, at their old place."""
-        task.ledger.move(PLACES[LEASED], "resident", self.amount(slots))
+        task.ledger.move(source, "resident", self.amount(slots))
         self.columns.place[slots] = RESIDENT
         task.pools[status].add(slots)
         if status not in REJECTED:
@@ -202,6 +232,7 @@ class Moves:
             self._leave_pool(task, status, one)
         for name, value in values.items():
             getattr(self.columns, name)[slot] = value
+        self.columns.mark(one)
         if resident:
             self._join(task, status, slot)
 

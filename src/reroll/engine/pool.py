@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reroll.engine.ages import Ages
-from reroll.engine.columns import IntArray
+from reroll.engine.columns import Columns, IntArray
 from reroll.engine.selectors.selector import Selector
 
 
@@ -14,15 +14,17 @@ class Pool:
     Counting is O(1).
     """
 
-    def __init__(self, sampler: Selector, remover: Selector | None = None, ages: Ages | None = None) -> None:
+    def __init__(self, columns: Columns, sampler: Selector, remover: Selector | None = None) -> None:
+        self._columns = columns
         self.sampler = sampler
         self.remover = remover
-        self.ages = ages
+        self.ages: Ages | None = None
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def add(self, slots: IntArray) -> None:
+        self._columns.mark(slots)
         self.sampler.add(slots)
         if self.remover is not None:
             self.remover.add(slots)
@@ -30,6 +32,7 @@ class Pool:
             self.ages.add(slots)
 
     def remove(self, slots: IntArray) -> None:
+        self._columns.mark(slots)
         self.sampler.remove(slots)
         if self.remover is not None:
             self.remover.remove(slots)
@@ -38,6 +41,7 @@ class Pool:
 
     def touch(self, slots: IntArray) -> None:
         """Follow a change of columns that selectors read."""
+        self._columns.mark(slots)
         self.sampler.touch(slots)
         if self.remover is not None:
             self.remover.touch(slots)
@@ -50,8 +54,8 @@ class Pool:
 
     def restore(self, state: Mapping[str, Any], rows: IntArray) -> None:
         """Become what `state` told; `rows` are the slots of this pool."""
-        self.sampler.restore(state["sampler"])
+        self.sampler.restore(state["sampler"], rows)
         if self.remover is not None:
-            self.remover.restore(state["remover"])
+            self.remover.restore(state["remover"], rows)
         if self.ages is not None:
             self.ages.add(rows)

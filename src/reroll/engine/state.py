@@ -1,37 +1,47 @@
-"""Everything an engine knows, as plain values and arrays, and back: it goes on with the same picks."""
+"""Everything an engine knows, as plain values and arrays, and back: it goes on with the same picks.
+
+It comes in three parts, because they change at different paces: rows, of which a call touches a few; uses that may be
+undone, which are only added and dropped; and the small rest.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from reroll.engine.columns import Columns, IntArray
+from reroll.engine.columns import Columns
 from reroll.engine.engine import Engine
 from reroll.engine.task import Task
 from reroll.errors import InvalidArgument
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of what `state_of` returns."""
 
 
-def state_of(engine: Engine) -> dict[str, Any]:
-    """Return the state; nothing in it is shared with the engine. O(rows)."""
-    alive = engine.columns.alive()
-    row_of = np.full(int(alive.max(initial=-1)) + 1, -1, np.int64)
-    row_of[alive] = np.arange(len(alive))
+def small_state_of(engine: Engine) -> dict[str, Any]:
+    """Return all but rows and uses, as plain values. O(tasks)."""
     return {
         "format": FORMAT,
         "last_uid": engine.last_uid,
         "last_tick": engine.last_tick,
+        "last_use": engine.last_use,
+        "advanced": list(engine.advanced),
         "rng": _rng_state(engine.rng),
-        # Saved without gaps: row r is at slot r when restored.
-        "rows": engine.columns.rows(alive),
-        "tasks": {name: _translated(task.state(), row_of) for name, task in engine.tasks.items()},
+        "tasks": {name: task.state() for name, task in engine.tasks.items()},
+    }
+
+
+def state_of(engine: Engine) -> dict[str, Any]:
+    """Return the whole state; nothing in it is shared with the engine. O(rows)."""
+    return {
+        **small_state_of(engine),
+        "rows": engine.columns.rows(engine.columns.alive()),
+        "uses": {name: task.log.records() for name, task in engine.tasks.items()},
     }
 
 
 def restore(engine: Engine, state: Mapping[str, Any]) -> None:
-    """Let an engine become what `state_of` told.
+    """Let an engine become what `state_of` told; row r is at slot r.
 
     Raises InvalidArgument or InvalidConfig, and changes nothing, if it does not fit.
     """
@@ -42,20 +52,14 @@ def restore(engine: Engine, state: Mapping[str, Any]) -> None:
     tasks = {}
     for code, (name, saved) in enumerate(state["tasks"].items()):
         tasks[name] = Task(name, code, engine.settings_of(name), columns)
-        tasks[name].restore(saved, columns)
+        tasks[name].restore(saved, columns, state["uses"].get(name, {}))
     rng = np.random.Generator(np.random.PCG64(0))
     _restore_rng(rng, state["rng"])
     engine.columns, engine.tasks, engine.rng = columns, tasks, rng
     engine.last_uid, engine.last_tick = state["last_uid"], state["last_tick"]
-
-
-def _translated(state: Any, row_of: IntArray) -> Any:
-    """Replace slots by row numbers in a nested state; all arrays in it hold slots."""
-    if isinstance(state, Mapping):
-        return {name: _translated(value, row_of) for name, value in state.items()}
-    if isinstance(state, list):
-        return [_translated(value, row_of) for value in state]
-    return row_of[state] if isinstance(state, np.ndarray) else state
+    engine.last_use = state["last_use"]
+    step, version = state["advanced"]
+    engine.advanced = (step, version)
 
 
 def _rng_state(rng: np.random.Generator) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from typing import Any, Final
 import numpy as np
 
 from reroll.engine.ages import Ages
-from reroll.engine.columns import LEASED, RESIDENT, Columns
+from reroll.engine.columns import LEASED, RESIDENT, UNCOMMITTED, Columns
 from reroll.engine.ledger import Ledger
 from reroll.engine.limiters import Counters, Limiter, Unlimited
 from reroll.engine.pool import Pool
 from reroll.engine.proceeds import check_proceeds
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Stalest, Uniform
+from reroll.engine.uses import Used, UseLog
 from reroll.engine.window import StalenessWindow
 from reroll.errors import InvalidConfig
 from reroll.rollout.status import Status
@@ -43,6 +44,8 @@ class TaskSettings:
     max_times_sampled: int | None = 1
     limiter: Limiter = field(default_factory=Unlimited)
     window: StalenessWindow | None = None
+    max_uncommitted_steps: int = 0
+    """For how many training steps groups that they consumed are kept, until the trainer commits; 0: not at all."""
     rejected_capacity: int = 1024
     """How many FAILED and FILTERED groups are kept to be looked at."""
     expires: bool = False
@@ -123,10 +126,13 @@ class Task:
         self.advanced = 0  # the last training step that was done
         self.serving = 0  # the version of the weights that generate now
         self.consumed = 0  # COMPLETED groups that left by use since then
+        self.log = UseLog()
+        self.rewound = 0  # when, by the engine's ticks, the task was rewound last
         remover = settings.remover
         # Only COMPLETED groups are sampled and evicted; all others are handed out in order of arrival.
-        self.pools = [Pool(Fifo().build(columns, "sampler")) for _ in STATUSES]
+        self.pools = [Pool(columns, Fifo().build(columns, "sampler")) for _ in STATUSES]
         self.completed = self.pools[COMPLETED] = Pool(
+            columns,
             settings.sampler.build(columns, "sampler"),
             None if remover is None else remover.build(columns, "remover"),
         )
@@ -176,6 +182,13 @@ class Task:
         interval = 1 if self.settings.window is None else self.settings.window.sync_interval
         self.serving = max(self.serving, step - step % interval if version is None else version)
 
+    def rewind(self, step: int, tick: int) -> None:
+        """Learn that training goes on after an earlier step."""
+        self.step = None if self.step is None else min(self.step, step + 1)
+        self.advanced, self.serving = min(self.advanced, step), min(self.serving, step)
+        self.consumed = 0
+        self.rewound = tick
+
     def can_sample(self, k: int) -> bool:
         """Return whether the limiter allows k samples now."""
         return self.settings.limiter.can_sample(self.counters, k)
@@ -188,22 +201,27 @@ class Task:
             "ledger": self.ledger.state(),
             "step": self.step,
             "num_bytes": self.num_bytes,
+            "final": self.log.final,
+            "rewound": self.rewound,
             "admission": [self.advanced, self.serving, self.consumed],
             "pools": [pool.state() for pool in self.pools],
         }
 
-    def restore(self, state: Mapping[str, Any], columns: Columns) -> None:
+    def restore(self, state: Mapping[str, Any], columns: Columns, uses: Mapping[int, Used]) -> None:
         """Become what `state` told; the rows are back in the columns. Raises InvalidConfig for other selectors."""
         self._check_selectors(state)
         self.counters.restore(state["counters"])
         self.ledger.restore(state["ledger"])
         self.step = state["step"]
         self.num_bytes = state["num_bytes"]
+        self.log.final, self.rewound = state["final"], state["rewound"]
         self.advanced, self.serving, self.consumed = state["admission"]
         mine = columns.alive()
         mine = mine[columns.task[mine] == self.code]
         away = mine[columns.place[mine] != RESIDENT]
         self.rolling = int(np.isin(columns.status[away], RETURNING).sum())
+        kept = mine[columns.place[mine] == UNCOMMITTED]
+        self.log.restore(uses, kept, columns.used_at[kept])
         self.leased = int(((columns.place[mine] == LEASED) & (columns.status[mine] == COMPLETED)).sum())
         mine = mine[columns.place[mine] == RESIDENT]
         for status, (pool, saved) in enumerate(zip(self.pools, state["pools"], strict=True)):

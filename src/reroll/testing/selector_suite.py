@@ -3,12 +3,11 @@
 import random
 from collections.abc import Mapping
 from copy import copy
-from typing import Any
 
 import numpy as np
 import pytest
 
-from reroll.engine.columns import NO_VERSION, Columns, IntArray
+from reroll.engine.columns import NO_VERSION, Columns
 from reroll.engine.selectors.selector import Picks, Role, Selector, SelectorSpec
 from reroll.engine.selectors.specs import selector_spec
 from reroll.errors import WouldBlock
@@ -111,7 +110,7 @@ class _World:
         other.columns = Columns()
         other.columns.restore(self.columns.rows(alive))
         other.selector = self.spec.build(other.columns, self.role)
-        other.selector.restore(_at_rows(self.selector.state(), row_of))
+        other.selector.restore(self.selector.state(), row_of[np.array(self.held, np.int64)])
         other.held = row_of[self.held].tolist()
         other.dice = random.Random()
         other.dice.setstate(self.dice.getstate())
@@ -322,15 +321,6 @@ class SelectorSuite:
             assert len(remover) == len(world.selector) == len(world.held)
             if world.selector.can_pick(len(world.held), world.rng):
                 assert sorted(world.pick_all()) == sorted(world.held)
-
-
-def _at_rows(state: Any, row_of: IntArray) -> Any:
-    """Replace slots by row numbers; all arrays in a selector's state hold slots."""
-    if isinstance(state, Mapping):
-        return {name: _at_rows(value, row_of) for name, value in state.items()}
-    if isinstance(state, list | tuple):
-        return [_at_rows(value, row_of) for value in state]
-    return row_of[state] if isinstance(state, np.ndarray) else state
 
 
 def _example_row() -> dict[str, float]:

@@ -70,8 +70,13 @@ class DenseSet:
         movers = self._slots[sources]
         self._slots[holes] = movers
         getattr(self._columns, self._column)[movers] = holes
+        self._columns.mark(movers)
         self._count = end
         return Moves(sources, holes, end)
+
+    def in_order(self, slots: IntArray) -> IntArray:
+        """Return rows by the positions that their columns tell: where they stood when those were saved."""
+        return slots[np.argsort(getattr(self._columns, self._column)[slots], kind="stable")]
 
     def all(self) -> IntArray:
         """Return a copy of the slots by position."""

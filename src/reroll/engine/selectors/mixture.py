@@ -71,11 +71,12 @@ class MixtureSelector:
     def state(self) -> Mapping[str, Any]:
         return {"coin": self._coin, "fresh": self._fresh.state(), "replay": self._replay.state()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
         self._coin = state["coin"]
-        self._fresh.restore(state["fresh"])
-        self._replay.restore(state["replay"])
-        self._is_fresh = set(self._fresh.slots().tolist())
+        fresh = self._columns.uses[slots] == 0
+        self._fresh.restore(state["fresh"], slots[fresh])
+        self._replay.restore(state["replay"], slots[~fresh])
+        self._is_fresh = set(slots[fresh].tolist())
 
     def _fresh_count(self, n: int, rng: np.random.Generator) -> int:
         if self._coin is None:

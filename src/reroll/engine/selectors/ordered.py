@@ -77,10 +77,10 @@ class Ordered:
         return _slots(self._order)
 
     def state(self) -> Mapping[str, Any]:
-        return {"slots": self.slots()}
+        return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.add(state["slots"])
+    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:  # noqa: ARG002
+        self.add(slots)
 
 
 class ByStaleness:
@@ -144,16 +144,11 @@ class ByStaleness:
         return np.concatenate((self._by_version.slots(), self._by_value.slots()))
 
     def state(self) -> Mapping[str, Any]:
-        return {
-            "derived": self._derived,
-            "dated": self._by_version.slots(),
-            "told": self._by_value.slots(),
-        }
+        return {"derived": self._derived}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
         self._derived = state["derived"]
-        self._by_version.add(state["dated"])
-        self._by_value.add(state["told"])
+        self.add(slots)
 
     def _split(self, slots: IntArray) -> tuple[IntArray, IntArray]:
         """Return the rows that are kept by version, and the others; a row is the same while it is held."""

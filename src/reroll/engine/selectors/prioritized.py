@@ -86,13 +86,13 @@ class WeightedSet:
     def all(self) -> IntArray:
         return self._rows.all()
 
-    def state(self) -> dict[str, Any]:
-        # Sums depend, in their last bits, on how many leaves a tree has room for.
-        return {"slots": self.all(), "capacity": self._tree.capacity}
+    @property
+    def capacity(self) -> int:
+        """For how many rows there is room; sums depend on it in their last bits."""
+        return self._tree.capacity
 
-    def restore(self, state: Mapping[str, Any], weights: FloatArray) -> None:
-        self._tree.reserve(state["capacity"])
-        self.add(state["slots"], weights)
+    def reserve(self, capacity: int) -> None:
+        self._tree.reserve(capacity)
 
 
 class PrioritizedSelector:
@@ -186,18 +186,15 @@ class PrioritizedSelector:
         return {
             "reference": self._reference,
             "newest": self._newest,
-            "ageing": self._ageing.state(),
-            "lasting": self._lasting.state(),
-            "faint": self._faint.all(),
-            "zero": self._zero.all(),
+            "ageing_capacity": self._ageing.capacity,
+            "lasting_capacity": self._lasting.capacity,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
         self._reference, self._newest = state["reference"], state["newest"]
-        for part, name in ((self._ageing, "ageing"), (self._lasting, "lasting")):
-            part.restore(state[name], self._weigh(state[name]["slots"])[0])
-        self._faint.add(state["faint"])
-        self._zero.add(state["zero"])
+        self._ageing.reserve(state["ageing_capacity"])
+        self._lasting.reserve(state["lasting_capacity"])
+        self.add(self._zero.in_order(slots))
 
     def _pick_zero(self, n: int, rng: np.random.Generator) -> Picks:
         slots = self._zero.some(min(n, len(self._zero)), rng)

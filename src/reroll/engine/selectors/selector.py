@@ -75,10 +75,10 @@ class Selector(Protocol):
         """Return all rows it holds, in any order. O(rows)."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return all that the next picks depend on besides columns: plain values and arrays of slots."""
+        """Return all that the next picks depend on besides the columns of its rows: small, plain values."""
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what `state` told; the selector is empty, its rows are back in the columns."""
+    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
+        """Become what `state` told; the selector is empty, and these are its rows, back in the columns as they were."""
 
 
 class SelectorSpec(Protocol):

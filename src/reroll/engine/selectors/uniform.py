@@ -49,7 +49,7 @@ class UniformSelector:
         return self._rows.all()
 
     def state(self) -> Mapping[str, Any]:
-        return {"slots": self.slots()}
+        return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.add(state["slots"])
+    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:  # noqa: ARG002
+        self._rows.add(self._rows.in_order(slots))

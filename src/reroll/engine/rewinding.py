@@ -1,0 +1,112 @@
+"""Commit and rewind: consumption follows the checkpoints of the trainer.
+
+What a training step used stays undoable until the trainer says that its checkpoint holds that step. If it restarts from
+an earlier one, all that was used since is available again, at its old place.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from reroll.engine.columns import LEASED, NO_VERSION, PLACES, RESIDENT, UNCOMMITTED, IntArray
+from reroll.engine.engine import Engine
+from reroll.engine.ledger import Amount
+from reroll.engine.moves import NOBODY
+from reroll.engine.task import COMPLETED, Task
+from reroll.engine.uses import Used
+from reroll.errors import CannotRewind
+
+
+class Rewound(NamedTuple):
+    """What a rewind did."""
+
+    back: IntArray
+    """Rows that were consumed, and are in their pool again."""
+    gone: IntArray
+    """Rows that had to go for them."""
+
+
+def commit(engine: Engine, task: Task, step: int) -> IntArray:
+    """Let nothing that was used up to this step be undone any more; return the slots that have no row any more."""
+    _, slots = task.log.drop(task.log.upto(step))
+    task.log.finish(step)
+    if len(slots):
+        task.ledger.move("uncommitted", "consumed", engine.amount(slots))
+        engine.columns.release(slots)
+    return slots
+
+
+def let_go_of_oldest(engine: Engine, task: Task) -> tuple[int, IntArray] | None:
+    """Let the oldest step be final if more are kept than configured; return it, and the slots without a row now."""
+    if len(task.log) <= task.settings.max_uncommitted_steps:
+        return None
+    oldest = task.log.oldest
+    return oldest, commit(engine, task, oldest)
+
+
+def check_rewind(task: Task, step: int) -> None:
+    """Raise CannotRewind if uses after this step are final."""
+    if task.log.final is not None and step < task.log.final:
+        raise CannotRewind(
+            f"task {task.name!r} cannot be rewound to step {step}: what was used up to step {task.log.final} was "
+            "committed or let go. Rewind to that step or a later one; max_uncommitted_steps says how many steps "
+            "without a commit are kept"
+        )
+
+
+def rewind(engine: Engine, task: Task, step: int) -> Rewound:
+    """Undo all uses after this step, and prepare the one that follows it."""
+    used, kept = task.log.drop(task.log.after(step))
+    _undo(engine, task, used, kept)
+    gone = _bring_back(engine, task, kept)
+    task.rewind(step, engine.last_tick)
+    return Rewound(kept, gone)
+
+
+def _undo(engine: Engine, task: Task, used: list[Used], kept: IntArray) -> None:
+    """Take back uses, as far as their rows are still here, and tell limiter and ledger."""
+    columns = engine.columns
+    if len(kept):
+        missing = np.maximum(task.settings.due_samples - columns.uses[kept], 0)
+        task.counters.forgone = max(0.0, task.counters.forgone - float(missing.sum()))
+    alive = columns.alive()
+    alive = alive[(columns.task[alive] == task.code) & (columns.status[alive] == COMPLETED)]
+    undone = np.zeros(len(alive), np.int64)
+    uids = columns.uid[alive]
+    for one in used:
+        at = np.searchsorted(uids, one.uids)
+        here = at < len(alive)
+        here[here] &= uids[at[here]] == one.uids[here]
+        here[here] &= columns.attempts[alive[at[here]]] == one.attempts[here]
+        np.add.at(undone, at[here], one.times[here])
+    slots, times = alive[undone > 0], undone[undone > 0]
+    columns.uses[slots] -= np.minimum(times, columns.uses[slots]).astype(np.int32)
+    task.counters.samples -= int(times.sum())
+    columns.mark(slots)
+    fresh = slots[(columns.uses[slots] == 0) & (columns.trained[slots] == 1)]
+    for place, name in enumerate(PLACES):
+        part = fresh[columns.place[fresh] == place]
+        tokens = int(columns.trained_tokens[part].sum())
+        task.ledger.put(Amount(0, 0, -len(part), -tokens), name)
+    columns.trained[fresh] = 0
+    columns.trained_tokens[fresh] = 0
+    task.completed.touch(slots[columns.place[slots] == RESIDENT])
+    limit = task.settings.max_times_sampled
+    lent = slots[columns.place[slots] == LEASED]
+    if limit is not None and len(usable := lent[columns.uses[lent] < limit]):
+        # Was out of its pool because it had no use left; now it has.
+        task.leased -= len(usable)
+        if task.settings.remover is None:
+            task.num_bytes -= int(columns.num_bytes[usable].sum())
+        engine.lower(task, COMPLETED, usable)
+
+
+def _bring_back(engine: Engine, task: Task, kept: IntArray) -> IntArray:
+    """Let consumed rows be in their pool again; return who had to go for them."""
+    if not len(kept):
+        return NOBODY
+    columns = engine.columns
+    task.counters.deletes -= len(kept)
+    columns.used_at[kept] = NO_VERSION
+    engine.lower(task, COMPLETED, kept, PLACES[UNCOMMITTED])
+    return engine.evict_overflow(task)
