@@ -199,6 +199,16 @@ def test_a_copy_is_a_tree_of_its_own(fast, copied):
 
 
 @both
+def test_setting_one_position_or_none_is_setting_several(fast):
+    weights = np.random.default_rng(9).random(5000)
+    at_once, one_by_one = filled(fast, weights), filled(fast, np.zeros(5000))
+    for position, weight in enumerate(weights):
+        one_by_one.set(np.array([position]), np.array([weight]))
+    one_by_one.set(np.array([], np.int64), np.array([]))
+    assert snapshot(one_by_one) == snapshot(at_once)
+
+
+@both
 def test_clear_forgets_everything_and_frees_the_memory(fast):
     tree = filled(fast, np.ones(10_000))
     tree.clear()

@@ -114,7 +114,9 @@ class WeightTree:
         self._allocate(1 << (capacity - 1).bit_length())
         for level, kept in zip(self._levels, old, strict=False):
             level[: kept.size] = kept
-        for (left, right), level in zip(self._children[len(old) - 1 :], self._levels[len(old) :], strict=True):
+        for (left, right), level in zip(
+            self._children[len(old) - 1 :], self._levels[len(old) :], strict=True
+        ):
             np.add(left, right, out=level)
         self._ladder_is_stale = True
 
@@ -153,7 +155,8 @@ class WeightTree:
         except IndexError:
             self.reserve(int(positions.max()) + 1)
             self._levels[0][positions] = weights
-        nodes = positions
+        # One position goes as a plain number, which numpy takes in a fifth of the time of an array of one.
+        nodes: IntArray | int = int(positions[0]) if positions.size == 1 else positions
         for (left, right), level in zip(self._children, self._levels[1:], strict=True):
             if positions.size < level.size:
                 nodes = nodes >> 1
