@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reroll.engine.columns import IntArray
-from reroll.engine.engine import Drawn, Engine
+from reroll.engine.engine import Engine
 from reroll.engine.ledger import Amount
 from reroll.engine.limiters import Limiter, MinSize, Queue, Stack, limiter_of
 from reroll.engine.priorities import checked_priority
@@ -81,6 +81,7 @@ class Table:
             max_times_sampled=max_times_sampled,
             limiter=MinSize(1) if rate_limiter is None else limiter_of(rate_limiter),
         )
+        self._largest_sample = _largest_sample(self._settings)
         self._engine = Engine(lambda _: self._settings, seed=seed)
         self._task = self._engine.task(_TASK)
         self._slot_of: dict[Hashable, int] = {}
@@ -131,16 +132,28 @@ class Table:
 
         Raises WaitTimeout after `timeout` seconds, InvalidArgument if the limiter can never allow n.
         """
-        drawn = self._draw(n, timeout)
-        return None if drawn is None else drawn[2]
+        deadline = deadline_of(timeout)
+        with self._lock:
+            if not self._wait_to_sample(n, deadline):
+                return None
+            slots, gone = self._engine.sample(self._task, n)
+            data = [self._data[slot] for slot in slots.tolist()]
+            self._drop(gone)
+            self._waits.wake()
+            return data
 
     def sample_items(self, n: int, timeout: float | None = None) -> list[Sample] | None:
         """Sample as `sample` does, and tell what is known of each draw."""
-        drawn = self._draw(n, timeout)
-        if drawn is None:
-            return None
-        about, keys, data = drawn
-        return [Sample(item, info) for item, info in zip(data, sample_infos(keys, about), strict=True)]
+        deadline = deadline_of(timeout)
+        with self._lock:
+            if not self._wait_to_sample(n, deadline):
+                return None
+            drawn = self._engine.draw(self._task, n)
+            slots = drawn.slots.tolist()
+            keys, data = [self._keys[slot] for slot in slots], [self._data[slot] for slot in slots]
+            self._drop(drawn.gone)
+            self._waits.wake()
+        return list(map(Sample, data, sample_infos(keys, drawn)))
 
     # --- verbs that never wait
 
@@ -208,6 +221,7 @@ class Table:
         with self._lock:
             settings = replace(self._settings, limiter=limiter_of(limiter))
             self._settings = self._task.settings = settings
+            self._largest_sample = _largest_sample(settings)
             self._waits.wake()
 
     @property
@@ -269,41 +283,26 @@ class Table:
 
     # --- inside; all under the lock
 
-    def _draw(self, n: int, timeout: float | None) -> tuple[Drawn, list[Any], list[Any]] | None:
-        deadline = deadline_of(timeout)
+    def _wait_to_sample(self, n: int, deadline: float | None) -> bool:
+        """Return when n can be sampled, or False after shutdown."""
         self._check_sample_size(n)
-        with self._lock:
-            self._wait(_SAMPLE, lambda: self._can_sample(n) or n > self._largest_sample(), deadline)
-            if self._shutdown:
-                return None
-            self._check_sample_size(n)  # the limiter may have been replaced meanwhile
-            drawn = self._engine.draw(self._task, n)
-            slots = drawn.slots.tolist()
-            keys, data = [self._keys[slot] for slot in slots], [self._data[slot] for slot in slots]
-            self._drop(drawn.gone)
-            self._waits.wake()
-            return drawn, keys, data
+        self._wait(_SAMPLE, lambda: self._can_sample(n) or n > self._largest_sample, deadline)
+        if self._shutdown:
+            return False
+        self._check_sample_size(n)  # the limiter may have been replaced meanwhile
+        return True
 
     def _can_sample(self, n: int) -> bool:
         return self._task.can_sample(min(n, len(self._task.completed)))
 
     def _check_sample_size(self, n: int) -> None:
-        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
             raise InvalidArgument(f"n must be a whole number of at least 1, not {n!r}")
-        if n > self._largest_sample():
+        if n > self._largest_sample:
             raise InvalidArgument(
                 f"sample({n}) could wait for ever: {self._settings.limiter} never allows more than "
-                f"{self._largest_sample():g} samples at once; ask for fewer or widen its window"
+                f"{self._largest_sample:g} samples at once; ask for fewer or widen its window"
             )
-
-    def _largest_sample(self) -> float:
-        """Return the largest n that can ever be sampled; infinite where n is clamped to what the limiter allows."""
-        settings, (spi, min_size, _, max_diff) = self._settings, self._settings.limiter.window
-        size: float = settings.capacity or 0
-        if settings.max_times_sampled is not None and settings.max_times_sampled <= spi:
-            size = min(size, max(max_diff, min_size))  # every item has a use left, so more cannot be there
-        largest = settings.largest_sample
-        return math.inf if largest >= size else largest
 
     def _wait(self, what: str, possible: Callable[[], bool], deadline: float | None) -> None:
         """Wait until it is possible, or the table is shut down."""
@@ -332,6 +331,16 @@ class Table:
         for slot in slots.tolist():
             del self._slot_of[self._keys[slot]]
             self._keys[slot] = self._data[slot] = None
+
+
+def _largest_sample(settings: TaskSettings) -> float:
+    """Return the largest n that can ever be sampled; infinite where n is clamped to what the limiter allows."""
+    spi, min_size, _, max_diff = settings.limiter.window
+    size: float = settings.capacity or 0
+    if settings.max_times_sampled is not None and settings.max_times_sampled <= spi:
+        size = min(size, max(max_diff, min_size))  # every item has a use left, so more cannot be there
+    largest = settings.largest_sample
+    return math.inf if largest >= size else largest
 
 
 def _for_table(selector: SelectorSpec | str) -> SelectorSpec:

@@ -113,8 +113,10 @@ class ThreadWaits(_Line):
         self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
     ) -> bool:
         """Do what `until` does, for callers that are not coroutines."""
+        if not self._queues and possible():
+            return False
         waiter = _Waiter(queues, possible)
-        if self._is_free(waiter.queues) and possible():
+        if self._queues and self._is_free(waiter.queues) and possible():
             return False
         condition = threading.Condition(self._lock)
         waiter.wake = condition.notify

@@ -174,22 +174,34 @@ class Engine(Moves):
         times_sampled = self.columns.uses[drawn.slots].astype(np.int64)
         return drawn._replace(times_sampled=times_sampled, gone=self.let_go_used(task, slots, step))
 
+    def sample(self, task: Task, n: int) -> tuple[IntArray, IntArray]:
+        """Draw without telling what is known of the rows; return their slots, and which of them have no row any more."""
+        slots = self._picks(task, COMPLETED, min(n, len(task.completed))).slots
+        self.count_use(task, slots)
+        self.mark_trained(task, slots, "resident")
+        return slots, self.let_go_used(task, slots, None)
+
     def let_go_used(self, task: Task, slots: IntArray, step: int | None) -> IntArray:
         """Follow a new use of resident COMPLETED rows: let those go that have none left.
 
         Return the slots that have no row any more.
         """
         columns, limit = self.columns, task.settings.max_times_sampled
-        used_up = np.zeros(len(slots), np.bool_) if limit is None else columns.uses[slots] >= limit
-        task.completed.touch(slots[~used_up])
-        lent = used_up & (columns.pending[slots] > 0)  # may come back: they wait for their lease to end
-        if lent.any():
+        if limit is None:
+            task.completed.touch(slots)
+            return NOBODY
+        if limit > 1:
+            used_up = columns.uses[slots] >= limit
+            task.completed.touch(slots[~used_up])
+            slots = slots[used_up]
+        lent = columns.pending[slots] > 0
+        if np.count_nonzero(lent):  # may come back: they wait for their lease to end
             self.lift(task, COMPLETED, slots[lent], LEASED)
             task.leased += int(lent.sum())
             if task.settings.remover is None:
                 task.num_bytes += int(columns.num_bytes[slots[lent]].sum())
-        used = slots[used_up & ~lent]
-        return self.consume(task, used, step) if len(used) else used
+            slots = slots[~lent]
+        return self.consume(task, slots, step) if len(slots) else slots
 
     def take(self, task: Task, status: int, n: int, step: int | None = None) -> tuple[IntArray, IntArray]:
         """Take up to n groups out, in the sampler's order; return their slots, and which of them have no row any more.

@@ -139,11 +139,12 @@ class Moves:
     def mark_trained(self, task: Task, slots: IntArray, bucket: str) -> None:
         """Tell the ledger that rows, which are in this bucket, were trained."""
         columns = self.columns
-        groups = columns.trained[slots] == 0
-        tokens = columns.num_tokens[slots] - columns.trained_tokens[slots]
-        task.ledger.put(Amount(0, 0, int(groups.sum()), int(tokens.sum())), bucket)
+        groups = len(slots) - int(np.count_nonzero(columns.trained[slots]))
+        tokens = columns.num_tokens[slots]
+        new_tokens = _total(tokens) - _total(columns.trained_tokens[slots])
+        task.ledger.put(Amount(0, 0, groups, new_tokens), bucket)
         columns.trained[slots] = 1
-        columns.trained_tokens[slots] = columns.num_tokens[slots]
+        columns.trained_tokens[slots] = tokens
 
     def note_use(self, task: Task, slots: IntArray, step: int | None, times: IntArray | None = None) -> None:
         """Remember that a training step used rows, while that may be undone."""
@@ -217,12 +218,12 @@ class Moves:
         self.columns.place[slots] = RESIDENT
         task.pools[status].add(slots)
         if status not in REJECTED:
-            task.num_bytes += int(self.columns.num_bytes[slots].sum())
+            task.num_bytes += _total(self.columns.num_bytes[slots])
 
     def _leave_pool(self, task: Task, status: int, slots: IntArray) -> None:
         task.pools[status].remove(slots)
         if status not in REJECTED:
-            task.num_bytes -= int(self.columns.num_bytes[slots].sum())
+            task.num_bytes -= _total(self.columns.num_bytes[slots])
 
     def change(self, slot: int, values: Mapping[str, float]) -> None:
         """Follow a payload that changed: write columns of its row."""
@@ -240,9 +241,9 @@ class Moves:
         columns = self.columns
         return Amount(
             len(slots),
-            int(columns.num_tokens[slots].sum()),
-            int(columns.trained[slots].sum()),
-            int(columns.trained_tokens[slots].sum()),
+            _total(columns.num_tokens[slots]),
+            int(np.count_nonzero(columns.trained[slots])),
+            _total(columns.trained_tokens[slots]),
         )
 
     def by_pool(self, slots: IntArray) -> list[tuple[Task, int, IntArray]]:
@@ -258,3 +259,8 @@ class Moves:
             (tasks[pool // len(STATUSES)], pool % len(STATUSES), slots[pool_of == pool])
             for pool in np.unique(pool_of).tolist()
         ]
+
+
+def _total(values: IntArray) -> int:
+    """Add up tokens or bytes. The rows of a table have none, which is seen sooner than added up."""
+    return int(values.sum()) if np.count_nonzero(values) else 0

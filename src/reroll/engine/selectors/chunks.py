@@ -61,11 +61,13 @@ class SortedChunks:
 
     def remove_all(self, keys: list[Key]) -> None:
         """Remove several keys; those at the front, which leave together, in one go."""
-        if len(keys) > 1 and sorted(keys) == self.first(len(keys)):
-            self._remove_first(len(keys))
-        else:
-            for key in keys:
-                self.remove(key)
+        if len(keys) > 1:
+            first = self.first(len(keys))
+            if keys == first or sorted(keys) == first:
+                self._remove_first(len(keys))
+                return
+        for key in keys:
+            self.remove(key)
 
     def _remove_first(self, n: int) -> None:
         self._count -= n

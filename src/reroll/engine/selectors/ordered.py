@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -172,4 +173,4 @@ def _zip(*columns: Any) -> Iterable[Key]:
 
 
 def _slots(keys: Iterable[Any]) -> IntArray:
-    return np.fromiter((key[-1] for key in keys), np.int64)
+    return np.fromiter(map(itemgetter(-1), keys), np.int64)

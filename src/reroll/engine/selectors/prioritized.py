@@ -26,12 +26,14 @@ _SMALLEST: Final = 1e-290
 """Below this a weight loses its digits: the row is faint."""
 _LARGEST_EXPONENT: Final = 256
 """At this many half-lives after the reference version, a new reference is taken, and all weights are rescaled."""
+_RAREST: Final = float(np.finfo(np.float64).tiny)
+"""The smallest probability whose logarithm is told."""
 
 _NONE: IntArray = np.zeros(0, np.int64)
 
 
 class WeightedSet:
-    """Rows with positive weights. set, remove, draw: O(log n) a row; about 25 bytes a row."""
+    """Rows with positive weights. set, remove, draw: O(log n) a row; about 32 bytes a row."""
 
     def __init__(self, columns: Columns, role: Role) -> None:
         self._rows = DenseSet(columns, role)
@@ -55,8 +57,13 @@ class WeightedSet:
             self._tree.set(self._rows.add(slots), weights)
 
     def set(self, slots: IntArray, weights: FloatArray) -> None:
-        if len(slots):
-            self._tree.set(self._rows.positions(slots), weights)
+        if not len(slots):
+            return
+        positions = self._rows.positions(slots)
+        if np.count_nonzero(
+            self._tree.get(positions) != weights
+        ):  # a use changes no weight without reuse decay
+            self._tree.set(positions, weights)
 
     def remove(self, slots: IntArray) -> None:
         if not len(slots):
@@ -68,12 +75,12 @@ class WeightedSet:
             np.concatenate((self._tree.get(moves.sources), np.zeros(len(slots)))),
         )
 
-    def draw(self, n: int, rng: np.random.Generator, *, replace: bool) -> IntArray:
+    def draw(self, n: int, rng: np.random.Generator, *, replace: bool) -> tuple[IntArray, FloatArray]:
+        """Draw n rows, distinct unless `replace`; return their slots and weights."""
         if n == 0 or not len(self):
-            return np.zeros(0, np.int64)
-        if replace:
-            return self._rows.at(self._tree.draw(rng.random(n)))
-        return self._rows.at(self._tree.draw_distinct(n, rng))
+            return _NONE, _NONE.astype(float)
+        positions = self._tree.draw(rng.random(n)) if replace else self._tree.draw_distinct(n, rng)
+        return self._rows.at(positions), self._tree.get(positions)
 
     def rest(self, slots: IntArray) -> float:
         """Return the sum of all weights but these."""
@@ -173,10 +180,7 @@ class PrioritizedSelector:
             return Picks(slots, np.full(len(slots), 1 / max(size, 1)), np.zeros(len(slots)))
         wanted = n if replace else min(n, positive)
         slots, probability = self._draw(wanted, rng, step, replace)
-        # The logarithm of a probability that underflowed to zero would be infinite: as rare as a row can be.
-        rarest = np.finfo(np.float64).tiny
-        log_importance = -self._beta * np.log(size * np.maximum(probability, rarest))
-        picks = Picks(slots, probability, log_importance)
+        picks = Picks(slots, probability, self._log_importance(probability))
         return Picks.joined([picks, self._pick_zero(n - wanted, rng)]) if wanted < n else picks
 
     def slots(self) -> IntArray:
@@ -202,7 +206,7 @@ class PrioritizedSelector:
 
     def _pick_with_faint(self, n: int, rng: np.random.Generator, *, step: int | None, replace: bool) -> Picks:
         """Pick also from rows whose weights only their logarithms tell. O(faint rows); they are rarely reached."""
-        size, positive = len(self), len(self._ageing) + len(self._lasting)
+        positive = len(self._ageing) + len(self._lasting)
         first, probability = (
             self._draw(positive, rng, step, replace=False) if positive else (_NONE, _NONE.astype(float))
         )
@@ -217,9 +221,13 @@ class PrioritizedSelector:
         # Beside rows that are not faint, these have a chance that is too small for a number.
         faint = np.zeros(len(chosen)) if positive else chances[chosen]
         picked, probability = np.concatenate((first, slots[chosen])), np.concatenate((probability, faint))
-        rarest = np.finfo(np.float64).tiny
-        picks = Picks(picked, probability, -self._beta * np.log(size * np.maximum(probability, rarest)))
+        picks = Picks(picked, probability, self._log_importance(probability))
         return Picks.joined([picks, self._pick_zero(n - len(picked), rng)])
+
+    def _log_importance(self, probability: FloatArray) -> FloatArray:
+        # The logarithm of a probability that underflowed to zero would be infinite: as rare as a row can be.
+        logs: FloatArray = np.log(len(self) * np.maximum(probability, _RAREST))
+        return -self._beta * logs
 
     def _log_weights(self, slots: IntArray) -> FloatArray:
         columns = self._columns
@@ -233,9 +241,11 @@ class PrioritizedSelector:
         """Return the weights, as of the reference version, which rows age, and which of those are faint: 0 here."""
         columns = self._columns
         weights = columns.priority.take(slots)
-        if self._alpha != 1 or self._reuse_decay != 1:
-            with np.errstate(over="ignore"):  # saturates
-                weights = weights**self._alpha * self._reuse_decay ** columns.uses[slots]
+        with np.errstate(over="ignore"):  # saturates
+            if self._alpha != 1:
+                weights **= self._alpha
+            if self._reuse_decay != 1:
+                weights *= self._reuse_decay ** columns.uses[slots]
         np.minimum(weights, _LARGEST, out=weights)
         if self._half_life is None:
             nobody = np.zeros(len(slots), np.bool_)
@@ -269,8 +279,8 @@ class PrioritizedSelector:
         """Draw n rows of positive weight and tell their probabilities."""
         for part, other in ((self._lasting, self._ageing), (self._ageing, self._lasting)):
             if not len(other):
-                slots = part.draw(n, rng, replace=replace)
-                return slots, part.weights(slots) / part.total
+                slots, weights = part.draw(n, rng, replace=replace)
+                return slots, weights / part.total
         return self._draw_from_both(n, rng, step, replace)
 
     def _draw_from_both(
@@ -286,10 +296,11 @@ class PrioritizedSelector:
         # The smaller factor is below one and may underflow to zero; the larger never overflows.
         factors = (np.exp2(min(age, 0.0)), np.exp2(min(-age, 0.0)))
         total = sum(part.total * factor for part, factor in zip(parts, factors, strict=True))
-        drawn = [part.draw(n if replace else min(n, len(part)), rng, replace=replace) for part in parts]
-        weights = [
-            part.weights(slots) * factor for part, slots, factor in zip(parts, drawn, factors, strict=True)
-        ]
+        drawn, weights = [], []
+        for part, factor in zip(parts, factors, strict=True):
+            slots, own = part.draw(n if replace else min(n, len(part)), rng, replace=replace)
+            drawn.append(slots)
+            weights.append(own * factor)
         if replace:
             left = [np.full(n + 1, part.total * factor) for part, factor in zip(parts, factors, strict=True)]
         else:  # what is left in a tree after each of its draws: sums, for differences would lose the small ones

@@ -36,7 +36,8 @@ class Picks(NamedTuple):
     @classmethod
     def certain(cls, slots: IntArray) -> "Picks":
         """Return picks that were no matter of chance."""
-        return cls(slots, np.ones(len(slots)), np.zeros(len(slots)))
+        zeros = np.zeros(len(slots))
+        return cls(slots, zeros + 1.0, zeros)
 
     @classmethod
     def joined(cls, parts: "list[Picks]") -> "Picks":

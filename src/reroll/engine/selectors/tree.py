@@ -1,8 +1,8 @@
 """A sum tree: draws positions in proportion to their weights, and changes weights, without a pass over all rows.
 
 leaves    one float64 weight per position
-levels    above them, each node is the sum of its 16 children, added from left to right
-top       the first level of at most 4,096 nodes; its running sums are kept and searched by bisection
+levels    above them, each node is the sum of its two children
+top       the first level of at most 2,048 nodes; its running sums are kept and searched by bisection
 
 A sum is always computed anew from its children, never adjusted by a difference: nothing drifts, and setting
 the old weights again restores the old tree bit for bit. `WeightTree` is numpy only and the oracle;
@@ -12,7 +12,6 @@ The tree validates no weight, holds no lock and owns no random generator.
 """
 
 import os
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -20,21 +19,19 @@ import numpy as np
 from reroll.engine.columns import FloatArray, IntArray
 from reroll.errors import InvalidArgument
 
-# Measured: with 8 children numpy makes more steps, with 32 it adds more than it saves; the running sums of a top
-# of 4,096 cost less than one more level would.
-FAN_BITS: Final = 4
-FAN: Final = 1 << FAN_BITS
-TOP: Final = 4096
+# Measured: with more children a level has to add up running sums of each node, which takes numpy longer than the steps
+# down that it saves; twice as long a top would cost more than the level below it.
+TOP: Final = 2048
 _FIRST_CAPACITY: Final = 64
 
 
 class WeightTree:
     """Weights of the positions 0, 1, 2, ...; a position never set weighs nothing.
 
-    Below, n is the capacity and b the number of positions asked for. About 8.5 bytes a row.
+    Below, n is the capacity and b the number of positions asked for. About 16 bytes a row.
     """
 
-    __slots__ = ("_capacity", "_ladder", "_ladder_is_stale", "_levels", "_nodes")
+    __slots__ = ("_capacity", "_children", "_ladder", "_ladder_is_stale", "_levels", "_nodes")
 
     def __init__(self) -> None:
         self._allocate(_FIRST_CAPACITY)
@@ -117,8 +114,10 @@ class WeightTree:
         self._allocate(1 << (capacity - 1).bit_length())
         for level, kept in zip(self._levels, old, strict=False):
             level[: kept.size] = kept
-        for below, level in pairwise(self._levels[len(old) - 1 :]):
-            level[:] = _sums(below.reshape(-1, FAN))
+        for (left, right), level in zip(
+            self._children[len(old) - 1 :], self._levels[len(old) :], strict=True
+        ):
+            np.add(left, right, out=level)
         self._ladder_is_stale = True
 
     def clear(self) -> None:
@@ -135,10 +134,12 @@ class WeightTree:
     def _allocate(self, capacity: int) -> None:
         lengths = [capacity]
         while lengths[-1] > TOP:
-            lengths.append(lengths[-1] >> FAN_BITS)
+            lengths.append(lengths[-1] >> 1)
         self._capacity = capacity
         self._nodes: FloatArray = np.zeros(sum(lengths))  # one block of memory, leaves first
         self._levels: list[FloatArray] = np.split(self._nodes, np.cumsum(lengths)[:-1])  # views of it
+        # For each level but the leaves, two views of the one below: the left child of every node, and the right one.
+        self._children = [(below[0::2], below[1::2]) for below in self._levels[:-1]]
         self._ladder: FloatArray = np.zeros(lengths[-1] + 1)  # running sums of the top, from 0.0 to the total
         self._ladder_is_stale = False
 
@@ -154,32 +155,44 @@ class WeightTree:
         except IndexError:
             self.reserve(int(positions.max()) + 1)
             self._levels[0][positions] = weights
-        nodes = positions
-        for below, level in pairwise(self._levels):
-            children = below.reshape(-1, FAN)
+        # One position goes as a plain number, which numpy takes in a fifth of the time of an array of one.
+        nodes: IntArray | int = int(positions[0]) if positions.size == 1 else positions
+        for (left, right), level in zip(self._children, self._levels[1:], strict=True):
             if positions.size < level.size:
-                nodes = nodes >> FAN_BITS
-                level[nodes] = _sums(children.take(nodes, axis=0))
+                nodes = nodes >> 1
+                level[nodes] = left[nodes] + right[nodes]
             else:  # most nodes change: all of them is cheaper, and bounds the memory of a bulk load
-                level[:] = _sums(children)
+                np.add(left, right, out=level)
 
     def _descend(self, rest: FloatArray) -> IntArray:
-        """The leaves at which the running sum of all weights first exceeds each number in `rest`.
-
-        Each step keeps `rest` below the node's sum, so that some running sum of the children exceeds it, and
-        the first that does belongs to a child whose own sum is positive: rounding never leads to an empty leaf.
-        """
+        """The leaves at which the running sum of all weights first exceeds each number in `rest`."""
+        order = rest.argsort()  # neighbours in the tree one after the other: memory and bisection are quicker
+        rest = rest[order]
         nodes = self._ladder[1:].searchsorted(rest, side="right")
-        before = self._ladder.take(nodes)
-        for above, level in zip(self._levels[:0:-1], self._levels[-2::-1], strict=True):
-            rest = np.minimum(rest - before, np.nextafter(above.take(nodes), 0.0))
-            ladders = level.reshape(-1, FAN).take(nodes, axis=0)
-            np.add.accumulate(ladders, axis=1, out=ladders)
-            children = (ladders > rest[:, None]).argmax(axis=1)
-            nodes = (nodes << FAN_BITS) + children
-            if level is not self._levels[0]:
-                previous = np.arange(-1, ladders.size - 1, FAN) + children
-                before = np.where(children > 0, ladders.take(previous), 0.0)
+        rest -= self._ladder[nodes]
+        leaves = self._walk(nodes, rest)
+        if np.count_nonzero(self._levels[0][leaves]) < leaves.size:
+            leaves = self._walk(nodes, rest, past_empty=True)
+        found = np.empty_like(leaves)
+        found[order] = leaves
+        return found
+
+    def _walk(self, nodes: IntArray, rest: FloatArray, *, past_empty: bool = False) -> IntArray:
+        """Walk down from nodes of the top: to the right, if `rest` reaches the sum on the left.
+
+        A rounded `rest` may reach the node's whole sum, also where there is nothing on the right, and from there come to
+        an empty leaf. With `past_empty` each step looks, and stays on the left then; which is seldom worth the time.
+        """
+        nodes, rest = nodes.copy(), rest.copy()
+        for left, right in reversed(self._children):
+            before = left[nodes]
+            goes_right = rest >= before
+            if past_empty:
+                goes_right &= right[nodes] > 0.0
+            before *= goes_right
+            rest -= before
+            nodes += nodes
+            nodes += goes_right
         return nodes
 
     def _first_occurrences(self, positions: IntArray) -> IntArray:
@@ -190,6 +203,8 @@ class WeightTree:
         found = keys >> bits
         is_first = np.ones(keys.size, dtype=np.bool_)
         np.not_equal(found[1:], found[:-1], out=is_first[1:])
+        if np.count_nonzero(is_first) == keys.size:
+            return positions
         order = keys[is_first] & ((1 << bits) - 1)
         order.sort()
         return positions.take(order)
@@ -210,13 +225,3 @@ def weight_tree(fast: bool | None = None) -> WeightTree:
             raise ImportError("the compiled tree needs numba: pip install reroll[fast]") from error
         return WeightTree()
     return NumbaWeightTree()
-
-
-def _sums(children: FloatArray) -> FloatArray:
-    """Sum each row from left to right."""
-    sums: FloatArray
-    if len(children) == 1:  # numpy would see one long column, and add that up pairwise
-        sums = np.add.accumulate(children, axis=1)[:, -1]
-    else:  # column upon column: a third of the time of running sums, in the same order
-        sums = np.add.reduce(children.T.copy(), axis=0)
-    return sums

@@ -10,13 +10,13 @@ import numba
 import numpy as np
 
 from reroll.engine.columns import FloatArray, IntArray
-from reroll.engine.selectors.tree import FAN, FAN_BITS, TOP, WeightTree
+from reroll.engine.selectors.tree import TOP, WeightTree
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def _compiled(function: F) -> F:
-    """Compile on first call. The cache on disk watches this file only: touch it after a change of FAN_BITS or TOP."""
+    """Compile on first call. The cache on disk watches this file only: touch it after a change of TOP."""
     try:
         return cast("F", numba.njit(cache=True)(function))
     except RuntimeError:  # nowhere to keep it: a read-only installation and no home directory
@@ -53,16 +53,13 @@ def _write(nodes: FloatArray, capacity: int, positions: IntArray, weights: Float
     below, length, shift = 0, capacity, 0
     while length > TOP:
         start = below + length
-        length >>= FAN_BITS
-        shift += FAN_BITS
+        length >>= 1
+        shift += 1
         # Each level in a loop of its own: the processor then fetches many rows from memory at once.
         for i in range(min(positions.size, length)):
             node = positions[i] >> shift if positions.size < length else i
-            first = below + (node << FAN_BITS)
-            total = 0.0
-            for child in range(first, first + FAN):
-                total += nodes[child]
-            nodes[start + node] = total
+            left = below + 2 * node
+            nodes[start + node] = nodes[left] + nodes[left + 1]
         below = start
     return True
 
@@ -73,7 +70,7 @@ def _descend(nodes: FloatArray, capacity: int, ladder: FloatArray, rest: FloatAr
     start, length = 0, capacity
     while length > TOP:
         start += length
-        length >>= FAN_BITS
+        length >>= 1
     found = np.empty(rest.size, dtype=np.int64)
     for i in range(rest.size):
         low, width = 0, length  # a power of two: bisection without a branch to mispredict
@@ -83,21 +80,14 @@ def _descend(nodes: FloatArray, capacity: int, ladder: FloatArray, rest: FloatAr
         found[i] = low
         rest[i] -= ladder[low]
     while length < capacity:
-        above = start
-        length <<= FAN_BITS
+        length <<= 1
         start -= length
         for i in range(rest.size):
-            total = nodes[above + found[i]]
-            target = rest[i] if rest[i] < total else np.nextafter(total, 0.0)
-            first = start + (found[i] << FAN_BITS)
-            running, before, child = 0.0, 0.0, 0
-            for j in range(FAN):
-                running += nodes[first + j]
-                if running <= target:
-                    before = running
-                    child = j + 1
-            found[i] = (found[i] << FAN_BITS) + child
-            rest[i] = target - before
+            left = start + 2 * found[i]
+            # No branch here either. Where there is nothing on the right, only rounding could lead there.
+            goes_right = (rest[i] >= nodes[left]) & (nodes[left + 1] > 0.0)
+            rest[i] -= nodes[left] * goes_right
+            found[i] = 2 * found[i] + goes_right
     return found
 
 
