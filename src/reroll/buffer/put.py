@@ -80,7 +80,7 @@ class Put:
 
     def decide(self) -> Decision:
         """Return status and staleness of the group as of now."""
-        step, now = self._step(), self.task.step
+        step, now = self.step(), self.task.step
         if (step, now) not in self._decided:
             self._decided[step, now] = self._decide(step)
         return self._decided[step, now]
@@ -104,11 +104,11 @@ class Put:
 
     def apply_to_rollouts(self, decision: Decision) -> None:
         """Stamp, write the staleness, and mark what failed for good."""
-        for item, staleness in zip(self.items, decision.staleness, strict=True):
-            if self.model_step is not None:
+        if self.model_step is not None:
+            for item in self.items:
                 stamp(item, self.model_step)
-            if self.current_train_step is not None:
-                write_staleness(item, staleness)
+        if self.current_train_step is not None:
+            write_staleness(self.items, decision.staleness)
         if decision.status is Status.FAILED and self.summary.status is not Status.FAILED:
             for item in self.items:
                 if read_status(item.status) is not Status.COMPLETED:
@@ -118,7 +118,7 @@ class Put:
         """Return the columns of the group."""
         return {"priority": self.priority, "staleness": max(decision.staleness), **row_of(self.summary)}
 
-    def _step(self) -> int | None:
+    def step(self) -> int | None:
         if self.current_train_step is None:
             return None
         return max(self.current_train_step, -1 if self.task.step is None else self.task.step)

@@ -9,8 +9,8 @@ class Measure(NamedTuple):
     """The responses of one group."""
 
     tokens: int
-    bits: tuple[int, ...]
-    """The bits of each response's length."""
+    bits: bytes
+    """The bits of each response's length, a byte each: those of a batch are joined and counted at once."""
     scored: int
     """Rollouts with a reward that is finite; what follows is about them."""
     score: float
@@ -29,7 +29,7 @@ def measure(lengths: Sequence[int], scores: Sequence[float | None]) -> Measure:
     count = len(finite)
     return Measure(
         sum(lengths),
-        tuple([length.bit_length() for length in lengths]),
+        bytes([length.bit_length() for length in lengths]),
         count,
         sum(finite, start=0.0),
         len([score for score in finite if score > 0]),
