@@ -92,12 +92,13 @@ def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
         for version, count in found.items():
             version_tokens[version] = version_tokens.get(version, 0) + count
         oldest.append(min(found) if len(found) > 1 else version)
+    versions = sorted(version_tokens)
     reward_mean, reward_std = mean_and_std([score for score in scores if score is not None])
     return GroupSummary(
         status=combine_statuses(statuses),
         group_id=_find_group_id(rollouts),
-        version=min(version_tokens, default=None),
-        newest_version=max(version_tokens, default=None),
+        version=versions[0] if versions else None,
+        newest_version=versions[-1] if versions else None,
         staleness=max(staleness, default=0),
         num_rollouts=len(rollouts),
         num_tokens=sum(tokens),

@@ -21,7 +21,7 @@ def count_bytes(rollout: Any) -> int:
 
 
 def count_bytes_beside_tokens(rollout: Any) -> int:
-    """Return the part of `count_bytes` that is not in the fields with an entry per token, of which mostly all have none."""
+    """Return the part of `count_bytes` that is in other fields than those with an entry per token: mostly nothing."""
     held = rollout.stored_beside_tokens() if isinstance(rollout, Rollout) else _held(rollout, _BESIDE_TOKENS)
     return sum(map(_count, held)) if held else 0
 
@@ -51,11 +51,11 @@ _BESIDE_TOKENS = _FieldsOf(tuple(field for field in HEAVY_FIELDS if field not in
 def _held(rollout: Any, fields_of: _FieldsOf) -> list[Any]:
     """Return the heavy values that a foreign object holds."""
     asked, others = fields_of[type(rollout)]
-    held = [value for field in asked if (value := getattr(rollout, field, None)) is not None]
+    held = [getattr(rollout, field, None) for field in asked] if asked else []
     own = getattr(rollout, "__dict__", None)
     if own and others:
-        held += [own[field] for field in others if own.get(field) is not None]
-    return held
+        held += [own[field] for field in others if field in own]
+    return [value for value in held if value is not None] if held else held
 
 
 def _count(value: Any, depth: int = 0) -> int:
