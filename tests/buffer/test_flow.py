@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from reroll.buffer.flow import Flow, Responses, Wait
+from reroll.buffer.flow import Flow, Responses, TaskFlow, Wait
 from reroll.buffer.group import Group
 from reroll.rollout import Rollout, Status, summarize
 
@@ -65,6 +65,22 @@ def test_what_is_trained_counts_as_trained_only():
     assert flow.tasks["math"].trained.rollouts == 2
     assert flow.tasks["math"].produced == Responses()
     assert flow.tasks["math"].puts == {}
+
+
+def test_a_batch_counts_as_its_groups_one_by_one():
+    groups = [
+        [rollout(4, versions=[1] * 4, reward=1.0), rollout(0)],
+        [rollout(9, versions=[1] * 4 + [3] * 5, reward=0.5), rollout(1, versions=[2], reward=0.25)],
+        [rollout(4, staleness=2)],
+        [rollout(4, versions=[3] * 4, reward=inf)],
+    ]
+    for step, batch in ((5, groups), (None, groups), (5, groups[:1]), (5, groups[2:3]), (5, [])):
+        singly, together = Flow(), Flow()
+        known = [Group(1, items, summarize(items)) for items in batch]
+        for use, group in enumerate(known, start=1):
+            singly.trained("math", group, step, use)
+        together.trained_all("math", known, step, range(1, len(known) + 1))
+        assert together.tasks.get("math") == singly.tasks.get("math", TaskFlow())
 
 
 def test_tasks_are_counted_apart():

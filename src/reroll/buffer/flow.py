@@ -4,12 +4,15 @@ Every batch passes here on its way to the trainer, so it is integers in dicts, a
 here reads a clock: the start and all waits are told.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from reroll.buffer.group import Group
 from reroll.rollout import GroupSummary, Status
@@ -54,6 +57,23 @@ class Responses:
         self.compared += measure.is_compared
         self.uniform += measure.is_uniform
 
+    def add_all(self, measures: Sequence[Measure]) -> None:
+        """Do what `add` does to each, column by column: a batch is many groups."""
+        if not measures:
+            return
+        tokens, bits, scored, score, solved, compared, uniform = zip(*measures, strict=True)
+        joined = b"".join(bits)
+        self.groups += len(measures)
+        self.rollouts += len(joined)
+        self.tokens += sum(tokens)
+        for length, count in enumerate(np.bincount(np.frombuffer(joined, np.uint8)).tolist()):
+            self.bits[length] += count
+        self.scored += sum(scored)
+        self.score += sum(score)
+        self.solved += sum(solved)
+        self.compared += sum(compared)
+        self.uniform += sum(uniform)
+
 
 @dataclass(slots=True)
 class Staleness:
@@ -65,14 +85,21 @@ class Staleness:
     tokens: Histogram = field(default_factory=dict)
     """Tokens by their own staleness."""
 
-    def add(self, version_tokens: Mapping[int, int], step: int) -> None:
-        tokens = self.tokens
-        for version, count in version_tokens.items():
-            stale = step - version - 1
-            tokens[stale] = tokens.get(stale, 0) + count
-        several = len(version_tokens) > 1
-        _count(self.oldest, step - min(version_tokens) - 1 if several else stale)
-        _count(self.newest, step - max(version_tokens) - 1 if several else stale)
+    def add_all(self, groups: Sequence[dict[int, int]], step: int) -> None:
+        """Count groups that are trained at a step; of each is told how many tokens each version made.
+
+        Counted by version first, for a batch has few of them, and mostly one a group.
+        """
+        versions = list(chain.from_iterable(groups))
+        tokens: Histogram = {}
+        for version, count in zip(versions, chain.from_iterable(map(dict.values, groups)), strict=True):
+            tokens[version] = tokens.get(version, 0) + count
+        one_each = len(versions) == len(groups)
+        oldest = Counter(versions if one_each else map(min, groups))
+        newest = oldest if one_each else Counter(map(max, groups))
+        for mine, found in ((self.oldest, oldest), (self.newest, newest), (self.tokens, tokens)):
+            for version, count in found.items():
+                _count(mine, step - version - 1, count)
 
 
 @dataclass(slots=True)
@@ -120,13 +147,23 @@ class Flow:
 
     def trained(self, task_name: str, group: Group, step: int | None, use: int = 1) -> None:
         """Count a COMPLETED group that is handed to a trainer for a training step; `use` counts from 1."""
+        self.trained_all(task_name, [group], step, [use])
+
+    def trained_all(
+        self, task_name: str, groups: Sequence[Group], step: int | None, uses: Iterable[int]
+    ) -> None:
+        """Count COMPLETED groups that are handed to a trainer together, and which use of each it is."""
         flow = self._task(task_name)
-        flow.trained.add(group.measure)
-        _count(flow.uses, use)
-        if group.version_tokens and step is not None:
-            flow.staleness.add(group.version_tokens, step)
-        else:
-            _count(flow.staleness.oldest, max(map(read_seq_staleness, group.items)))
+        flow.trained.add_all([group.measure for group in groups])
+        for use, count in Counter(uses).items():
+            _count(flow.uses, use, count)
+        versioned = [] if step is None else [g.version_tokens for g in groups if g.version_tokens]
+        if step is not None and versioned:
+            flow.staleness.add_all(versioned, step)
+        if len(versioned) < len(groups):
+            for group in groups:
+                if step is None or not group.version_tokens:
+                    _count(flow.staleness.oldest, max(map(read_seq_staleness, group.items)))
 
     def waited(self, verb: str, task_name: str, seconds: float) -> None:
         """Count that a verb had to wait."""
@@ -152,5 +189,5 @@ class Flow:
         return flow
 
 
-def _count(histogram: Histogram, value: int) -> None:
-    histogram[value] = histogram.get(value, 0) + 1
+def _count(histogram: Histogram, value: int, times: int = 1) -> None:
+    histogram[value] = histogram.get(value, 0) + times

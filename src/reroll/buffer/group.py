@@ -14,18 +14,30 @@ class Group:
     So a refresh that expires thousands of groups stays quick: they are emptied when they are shown.
     """
 
-    __slots__ = ("_stale_at", "items", "measure", "trainable", "uid", "version_tokens", "versions")
+    __slots__ = (
+        "_stale_at",
+        "_told_at",
+        "items",
+        "measure",
+        "trainable",
+        "uid",
+        "version_tokens",
+        "versions",
+    )
 
-    def __init__(self, uid: int, items: list[Any], summary: GroupSummary) -> None:
+    def __init__(self, uid: int, items: list[Any], summary: GroupSummary, told_at: int | None = None) -> None:
         self.uid = uid
         self.items = items
         self._stale_at: int | None = (
             None  # the step at which all members expired, if they are not emptied yet
         )
-        self.learn(summary)
+        self.learn(summary, told_at)
 
-    def learn(self, summary: GroupSummary) -> None:
-        """Know the members as they are now."""
+    def learn(self, summary: GroupSummary, told_at: int | None = None) -> None:
+        """Know the members as they are now; `told_at` is the step of the staleness that was written into them."""
+        # Kept until somebody sees the rollouts: a trainer that is still at that step gets them without a look into
+        # each, and a batch has hundreds.
+        self._told_at = told_at
         self.versions = summary.member_versions
         self.trainable = summary.member_newest_trainable
         self.version_tokens = summary.version_tokens
@@ -41,9 +53,10 @@ class Group:
 
     def expire_now(self, staleness: Mapping[int, int]) -> None:
         """Empty these members, which expire with this staleness."""
-        for member, value in staleness.items():
-            expire(self.items[member])
-            write_staleness(self.items[member], value)
+        expired = [self.items[member] for member in staleness]
+        for item in expired:
+            expire(item)
+        write_staleness(expired, staleness.values())
 
     def shown(self, step: int | None, row_staleness: int) -> list[Any]:
         """Return the rollouts, brought up to date with their row: expired members emptied, staleness as it is now."""
@@ -55,9 +68,9 @@ class Group:
             self.versions = self.trainable = (None,) * len(self.items)
             self.version_tokens = {}
         elif self.version_tokens and step is not None:
-            for item, version in zip(self.items, self.versions, strict=True):
-                if version is not None and item.seq_staleness != (now := step - version - 1):
-                    write_staleness(item, now)
+            if step != self._told_at:
+                write_staleness(self.items, [None if v is None else step - v - 1 for v in self.versions])
+            self._told_at = None
         elif not self.version_tokens and row_staleness == 0:  # a refresh forgets what they were told
             for item in self.items:
                 if read_seq_staleness(item) > 0:

@@ -95,7 +95,7 @@ class Groups(Expiring):
         uid, slot, gone = self._enter(put, decision)
         for item in put.items:
             write_if_present(item, "group_uid", uid)
-        self._store(slot, Group(uid, put.items, put.summary))
+        self._store(slot, Group(uid, put.items, put.summary, put.step()))
         self.flow.put(put.task.name, put.summary, decision.status)
         if decision.dropped:
             self._drop_expired(put.task, EXPIRED, np.array([slot]))
@@ -109,14 +109,15 @@ class Groups(Expiring):
         """Take up to n groups out. Raises WouldBlock while limiter or sampler do not allow it."""
         columns = self.engine.columns
         slots, gone = self.engine.take(task, status, n)
-        handed = []
-        rows = (slots.tolist(), columns.staleness[slots].tolist(), columns.uses[slots].tolist())
-        for slot, told, uses in zip(*rows, strict=True):
-            group = self._group(slot)
-            handed.append(group.shown(task.step, told))
-            if status == COMPLETED:
-                self.flow.trained(task.name, group, task.step, uses)
-            if status in RETURNING:
+        groups = [self._group(slot) for slot in slots.tolist()]
+        handed = [
+            group.shown(task.step, told)
+            for group, told in zip(groups, columns.staleness[slots].tolist(), strict=True)
+        ]
+        if status == COMPLETED:
+            self.flow.trained_all(task.name, groups, task.step, columns.uses[slots].tolist())
+        elif status in RETURNING:
+            for group in groups:
                 self.out.add(group)
         self._note(task, status, slots)
         self._forget(gone)
@@ -126,8 +127,8 @@ class Groups(Expiring):
         """Draw n COMPLETED groups, or all if there are fewer; those without a use left go. Raises WouldBlock."""
         drawn = self.engine.draw(task, n, replace=replace)
         samples = self._samples(task, drawn)
-        for sample, slot in zip(samples, drawn.slots.tolist(), strict=True):
-            self.flow.trained(task.name, self._group(slot), task.step, sample.info.times_sampled)
+        groups = [self._group(slot) for slot in drawn.slots.tolist()]
+        self.flow.trained_all(task.name, groups, task.step, drawn.times_sampled.tolist())
         self._note(task, COMPLETED, drawn.slots)
         self._forget(drawn.gone)
         return samples
@@ -153,8 +154,9 @@ class Groups(Expiring):
         """Count what a trainer says it has used; `more` uses than rows tell yet."""
         for task, status, part in self.engine.by_pool(slots):
             if status == COMPLETED:
-                for slot, use in zip(part.tolist(), self.engine.columns.uses[part].tolist(), strict=True):
-                    self.flow.trained(task.name, self._group(slot), task.step, use + more)
+                groups = [self._group(slot) for slot in part.tolist()]
+                uses = (self.engine.columns.uses[part] + more).tolist()
+                self.flow.trained_all(task.name, groups, task.step, uses)
 
     def settle(self, settled: Settled) -> None:
         """Follow what became of rows whose lease ended."""

@@ -5,7 +5,7 @@ step may have moved on. Neither changes anything; `apply_to_rollouts` changes th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from reroll.buffer.signals import Signal
@@ -76,24 +76,31 @@ class Put:
     attempt: int
     priority: float
     tags: Mapping[str, Any] | None
-    _decided: dict[tuple[int | None, int | None], Decision] = field(default_factory=dict)
+    _decided: Decision | None = None
+    _decided_at: int | None = None
+    """The step that the task had then."""
 
     def decide(self) -> Decision:
         """Return status and staleness of the group as of now."""
-        step, now = self._step(), self.task.step
-        if (step, now) not in self._decided:
-            self._decided[step, now] = self._decide(step)
-        return self._decided[step, now]
+        if self._decided is None or self._decided_at != self.task.step:
+            self._decided, self._decided_at = self._decide(self.step()), self.task.step
+        return self._decided
+
+    def step(self) -> int | None:
+        """Return the training step that staleness is computed from, None if rollouts state their own."""
+        if self.current_train_step is None or self.task.step is None:
+            return self.current_train_step
+        return max(self.current_train_step, self.task.step)
 
     def _decide(self, step: int | None) -> Decision:
         if step is None:
             staleness = self.summary.member_staleness
         else:
-            staleness = tuple(version_staleness(v, step) for v in self.summary.member_versions)
+            staleness = tuple([version_staleness(v, step) for v in self.summary.member_versions])
         status = self.summary.status
-        expired = self._expired(staleness, step) if can_expire(status, self.rules.expire) else ()
+        expired = self._expired(staleness, step)
         dropped = bool(expired) and not self.retryable
-        if status is Status.COMPLETED and self._is_too_old():
+        if self.rules.max_age is not None and status is Status.COMPLETED and self._is_too_old():
             expired, dropped = tuple(range(len(staleness))), True
         if expired:
             status = Status.EXPIRED
@@ -104,11 +111,11 @@ class Put:
 
     def apply_to_rollouts(self, decision: Decision) -> None:
         """Stamp, write the staleness, and mark what failed for good."""
-        for item, staleness in zip(self.items, decision.staleness, strict=True):
-            if self.model_step is not None:
+        if self.model_step is not None:
+            for item in self.items:
                 stamp(item, self.model_step)
-            if self.current_train_step is not None:
-                write_staleness(item, staleness)
+        if self.current_train_step is not None:
+            write_staleness(self.items, decision.staleness)
         if decision.status is Status.FAILED and self.summary.status is not Status.FAILED:
             for item in self.items:
                 if read_status(item.status) is not Status.COMPLETED:
@@ -116,12 +123,9 @@ class Put:
 
     def row(self, decision: Decision) -> dict[str, float]:
         """Return the columns of the group."""
-        return {"priority": self.priority, "staleness": max(decision.staleness), **row_of(self.summary)}
-
-    def _step(self) -> int | None:
-        if self.current_train_step is None:
-            return None
-        return max(self.current_train_step, -1 if self.task.step is None else self.task.step)
+        row = row_of(self.summary)
+        row["priority"], row["staleness"] = self.priority, max(decision.staleness)
+        return row
 
     def _is_too_old(self) -> bool:
         limit, version = self.rules.max_age, self.summary.version
@@ -130,6 +134,8 @@ class Put:
 
     def _expired(self, staleness: tuple[int, ...], step: int | None) -> tuple[int, ...]:
         if self.stale_threshold is None and self.token_stale_threshold is None:
+            return ()
+        if not can_expire(self.summary.status, self.rules.expire):
             return ()
         if step is None:
             threshold = self.stale_threshold
@@ -184,12 +190,11 @@ def look(
             raise InvalidArgument(f"{name} must be at least 0, not {step}")
     check_threshold("stale_threshold", stale_threshold)
     check_threshold("token_stale_threshold", token_stale_threshold)
-    if isinstance(items, str | bytes) or not isinstance(items, Sequence):
+    if type(items) is not list and (isinstance(items, str | bytes) or not isinstance(items, Sequence)):
         raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
-    members = look_at_all(items, model_step)
-    kept = list(zip(items, members, strict=True))
+    rollouts, members = list(items), look_at_all(items, model_step)
     if rules.on_failed == "drop_member":
-        healthy = [(item, member) for item, member in kept if member.status is not Status.FAILED]
-        kept = healthy if len(healthy) >= rules.min_group_size else kept
-    rollouts = [item for item, _ in kept]
-    return rollouts, combine(rollouts, [member for _, member in kept])
+        healthy = [place for place, member in enumerate(members) if member.status is not Status.FAILED]
+        if len(healthy) >= rules.min_group_size:
+            rollouts, members = [rollouts[place] for place in healthy], [members[place] for place in healthy]
+    return rollouts, combine(rollouts, members)

@@ -13,6 +13,8 @@ PLAIN_FIELDS: Final = (
     *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields"),
 )
 FIELDS: Final = CHECKED_FIELDS + PLAIN_FIELDS
+# What nearly every rollout holds: an entry per token.
+TOKEN_FIELDS: Final = ("prompt_ids", "response_ids", "logprobs", "response_mask", "response_model_steps")
 # Where a rollout's memory goes; the other fields are single numbers and short texts.
 HEAVY_FIELDS: Final = (
     *("message", "prompt_ids", "tokens", "response", "response_ids", "logprobs", "response_mask"),

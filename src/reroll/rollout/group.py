@@ -84,18 +84,21 @@ def summarize(rollouts: Sequence[RolloutLike], *, model_step: int | None = None)
 def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
     """Return the summary of a group whose rollouts were looked at."""
     columns = zip(*members, strict=True) if members else [()] * len(Member._fields)
-    statuses, staleness, scores, tokens, num_bytes, tallies, lengths = columns
+    statuses, staleness, scores, tokens, num_bytes, counts, trainable, lengths = columns
     version_tokens: dict[int, int] = {}
-    for tally in tallies:
-        for version, count in tally.counts.items():
+    oldest: list[int | None] = []
+    for found in counts:
+        version = None
+        for version, count in found.items():
             version_tokens[version] = version_tokens.get(version, 0) + count
+        oldest.append(min(found) if len(found) > 1 else version)
+    versions = sorted(version_tokens)
     reward_mean, reward_std = mean_and_std([score for score in scores if score is not None])
-    group_ids = (getattr(rollout, "group_id", None) for rollout in rollouts)
     return GroupSummary(
         status=combine_statuses(statuses),
-        group_id=next((group_id for group_id in group_ids if group_id is not None), None),
-        version=min(version_tokens, default=None),
-        newest_version=max(version_tokens, default=None),
+        group_id=_find_group_id(rollouts),
+        version=versions[0] if versions else None,
+        newest_version=versions[-1] if versions else None,
         staleness=max(staleness, default=0),
         num_rollouts=len(rollouts),
         num_tokens=sum(tokens),
@@ -103,9 +106,17 @@ def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
         reward_mean=reward_mean,
         reward_std=reward_std,
         version_tokens=version_tokens,
-        member_versions=tuple([min(tally.counts, default=None) for tally in tallies]),
-        member_newest_trainable=tuple([tally.newest_trainable for tally in tallies]),
+        member_versions=tuple(oldest),
+        member_newest_trainable=trainable,
         member_tokens=tokens,
         member_staleness=staleness,
         measure=measure(lengths, scores),
     )
+
+
+def _find_group_id(rollouts: Sequence[Any]) -> Any:
+    for rollout in rollouts:
+        group_id = getattr(rollout, "group_id", None)
+        if group_id is not None:
+            return group_id
+    return None

@@ -9,8 +9,8 @@ class Measure(NamedTuple):
     """The responses of one group."""
 
     tokens: int
-    bits: tuple[int, ...]
-    """The bits of each response's length."""
+    bits: bytes
+    """The bits of each response's length, a byte each: those of a batch are joined and counted at once."""
     scored: int
     """Rollouts with a reward that is finite; what follows is about them."""
     score: float
@@ -25,13 +25,13 @@ class Measure(NamedTuple):
 
 def measure(lengths: Sequence[int], scores: Sequence[float | None]) -> Measure:
     """Return the measure of responses of these lengths and scores."""
-    finite = [float(score) for score in scores if score is not None and isfinite(score)]
+    finite = [score for score in scores if score is not None and isfinite(score)]
     count = len(finite)
     return Measure(
         sum(lengths),
-        tuple([length.bit_length() for length in lengths]),
+        bytes([length.bit_length() for length in lengths]),
         count,
-        sum(finite, start=0.0),
+        float(sum(finite)),
         len([score for score in finite if score > 0]),
         count > 1,
         count > 1 and finite.count(finite[0]) == count,

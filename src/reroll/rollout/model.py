@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.rollout.arrays import Floats, Ids, Mask, as_floats, as_ids, as_mask
-from reroll.rollout.fields import CHECKED_FIELDS, FIELDS, HEAVY_FIELDS, PLAIN_FIELDS, checked
+from reroll.rollout.fields import CHECKED_FIELDS, FIELDS, HEAVY_FIELDS, PLAIN_FIELDS, TOKEN_FIELDS, checked
 from reroll.rollout.foreign import derive_num_tokens, read_integer
 from reroll.rollout.lengths import find_mismatch
 from reroll.rollout.sameness import same
@@ -22,7 +22,9 @@ from reroll.rollout.versions import VersionRuns
 
 # In place of tokens that equal prompt_ids + response_ids. A plain True, since it must survive copy and pickle.
 _DERIVED: Final = True
-_heavy: Final = attrgetter(*(f"_{name}" if name in CHECKED_FIELDS else name for name in HEAVY_FIELDS))
+_slot_of: Final = {name: f"_{name}" if name in CHECKED_FIELDS else name for name in HEAVY_FIELDS}
+_heavy: Final = attrgetter(*_slot_of.values())
+_beside_tokens: Final = attrgetter(*(slot for name, slot in _slot_of.items() if name not in TOKEN_FIELDS))
 _NO_VERSIONS: Final = VersionRuns()
 
 
@@ -165,6 +167,10 @@ class Rollout:
     def stored_payload(self) -> list[Any]:
         """Return the heavy values that are held in memory: nothing that is derived, nothing that is unset."""
         return [value for value in _heavy(self) if value is not None and value is not _DERIVED]
+
+    def stored_beside_tokens(self) -> list[Any]:
+        """Return those of them that do not have an entry per token."""
+        return [value for value in _beside_tokens(self) if value is not None and value is not _DERIVED]
 
     def clear_response(self) -> None:
         """Become what `reset` makes of any object, without a check of each value. O(1)."""

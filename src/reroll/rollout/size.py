@@ -8,35 +8,54 @@ from typing import Any
 
 import numpy as np
 
-from reroll.rollout.fields import HEAVY_FIELDS
+from reroll.rollout.fields import HEAVY_FIELDS, TOKEN_FIELDS
 from reroll.rollout.model import Rollout
 
-_FIELDS_OF: dict[type, tuple[str, ...]] = {}
 _MAX_DEPTH = 4  # as deep as {"images": [{"pixels": array}]}; what lies deeper is not worth a walk at each put
 
 
 def count_bytes(rollout: Any) -> int:
     """Return the estimated bytes of a rollout's payload."""
-    held = rollout.stored_payload() if isinstance(rollout, Rollout) else _held(rollout)
+    held = rollout.stored_payload() if isinstance(rollout, Rollout) else _held(rollout, _ALL)
     return sum([value.nbytes if type(value) is np.ndarray else _count(value) for value in held])
 
 
-def _held(rollout: Any) -> list[Any]:
-    """Return the heavy values that a foreign object holds.
+def count_bytes_beside_tokens(rollout: Any) -> int:
+    """Return the part of `count_bytes` that is in other fields than those with an entry per token: mostly nothing."""
+    held = rollout.stored_beside_tokens() if isinstance(rollout, Rollout) else _held(rollout, _BESIDE_TOKENS)
+    return sum(map(_count, held)) if held else 0
+
+
+class _FieldsOf(dict[type, tuple[tuple[str, ...], tuple[str, ...]]]):
+    """By class: which fields to ask each object for, and which it may have besides, in its `__dict__`.
 
     Asking for an attribute that is not there is slow, and most objects have few of the fields: what a class has is
     found out once.
     """
-    kind = type(rollout)
-    fields = _FIELDS_OF.get(kind)
-    if fields is None:
-        slots = [field for field in HEAVY_FIELDS if hasattr(kind, field)]
-        fields = _FIELDS_OF[kind] = HEAVY_FIELDS if hasattr(kind, "__getattr__") else tuple(slots)
-    held = [value for field in fields if (value := getattr(rollout, field, None)) is not None]
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        super().__init__()
+        self._fields = fields
+
+    def __missing__(self, kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        anything = hasattr(kind, "__getattr__")
+        asked = tuple(field for field in self._fields if anything or hasattr(kind, field))
+        self[kind] = asked, tuple(field for field in self._fields if field not in asked)
+        return self[kind]
+
+
+_ALL = _FieldsOf(HEAVY_FIELDS)
+_BESIDE_TOKENS = _FieldsOf(tuple(field for field in HEAVY_FIELDS if field not in TOKEN_FIELDS))
+
+
+def _held(rollout: Any, fields_of: _FieldsOf) -> list[Any]:
+    """Return the heavy values that a foreign object holds."""
+    asked, others = fields_of[type(rollout)]
+    held = [getattr(rollout, field, None) for field in asked] if asked else []
     own = getattr(rollout, "__dict__", None)
-    if own and fields is not HEAVY_FIELDS:
-        held += [own[field] for field in HEAVY_FIELDS if field not in fields and own.get(field) is not None]
-    return held
+    if own and others:
+        held += [own[field] for field in others if field in own]
+    return [value for value in held if value is not None] if held else held
 
 
 def _count(value: Any, depth: int = 0) -> int:

@@ -18,12 +18,15 @@ def version_staleness(version: int | None, current_train_step: int) -> int:
     return 0 if version is None else current_train_step - version - 1
 
 
-def write_staleness(rollout: Any, staleness: int) -> None:
-    """Let a rollout state this staleness; nothing is written where it does already."""
-    if type(rollout) is Rollout:
-        rollout._seq_staleness = staleness  # noqa: SLF001  (an integer needs no check, and every hand-out writes it)
-    elif rollout.seq_staleness != staleness:
-        rollout.seq_staleness = staleness
+def write_staleness(rollouts: Iterable[Any], staleness: Iterable[int | None]) -> None:
+    """Let each rollout state its staleness, where there is one; nothing is written where it does already."""
+    for rollout, value in zip(rollouts, staleness, strict=True):
+        if value is None:
+            continue
+        if type(rollout) is Rollout:
+            rollout._seq_staleness = value  # noqa: SLF001  (an integer needs no check, and every hand-out writes it)
+        elif rollout.seq_staleness != value:
+            rollout.seq_staleness = value
 
 
 def rollout_staleness(rollout: RolloutLike, current_train_step: int, *, model_step: int | None = None) -> int:

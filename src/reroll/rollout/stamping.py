@@ -18,9 +18,12 @@ def stamp(rollout: RolloutLike, model_step: int) -> None:
 
     The object gets a new list (or array, or tuple, as it had): the old one may be shared with others.
     """
-    missing = count_unstamped(rollout)
-    if missing:
-        rollout.response_model_steps = _extended(rollout.response_model_steps, model_step, missing)
+    versions, tokens = rollout.response_model_steps, rollout.response_ids
+    # Lists are counted here, for nearly all are, and every put stamps.
+    in_lists = type(versions) is type(tokens) is list
+    missing = len(tokens) - len(versions) if in_lists else count_unstamped(rollout)
+    if missing > 0:
+        rollout.response_model_steps = _extended(versions, model_step, missing)
 
 
 def _extended(versions: Any, model_step: int, count: int) -> Any:

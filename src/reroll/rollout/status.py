@@ -36,6 +36,7 @@ _BY_TEXT = {status.value: status for status in Status}
 # What a group with unfinished members counts as: the first of these that any member has.
 _UNFINISHED_FIRST = (Status.FAILED, Status.ABORTED, Status.EXPIRED, Status.FILTERED)
 
+_COMPLETED_ONLY = {Status.COMPLETED}
 _COMPLETE_REASONS = frozenset({"stop", "length", "tool_calls"})
 
 
@@ -54,7 +55,7 @@ def read_status(value: object) -> Status:
 def combine_statuses(statuses: Iterable[Status]) -> Status:
     """Return a group's status: COMPLETED only if every member is, else the worst that any member has."""
     present = set(statuses)
-    if present == {Status.COMPLETED}:
+    if present == _COMPLETED_ONLY:
         return Status.COMPLETED
     return next((status for status in _UNFINISHED_FIRST if status in present), Status.INIT)
 
