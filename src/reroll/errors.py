@@ -6,11 +6,17 @@ RerollError
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Closed           (RuntimeError)    the table or buffer was shut down
-└── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
-    ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
-    ├── InvalidConfig                  a configuration that can never proceed
-    ├── CannotRewind                   a training step that was committed, or let go, is to be undone
-    └── QueryError                     a query that cannot be understood; names the path
+├── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
+│   ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
+│   ├── InvalidConfig                  a configuration that can never proceed
+│   ├── CannotRewind                   a training step that was committed, or let go, is to be undone
+│   └── QueryError                     a query that cannot be understood; names the path
+├── CorruptData      (ValueError)      what was saved is damaged: truncated, altered, or no such file at all
+├── UnsupportedFormat (ValueError)     what was saved is of a newer format, or of another application
+├── SavedNotFound    (FileNotFoundError)  nothing was saved there
+└── StoreError       (RuntimeError)    a directory that cannot be written to
+    ├── StoreFailed                    the disk is full or fails, or the permissions forbid it
+    └── StoreLocked                    somebody else is writing there
 
 All are picklable (they cross process borders) and say what to do next.
 """
@@ -70,3 +76,27 @@ class CannotRewind(InvalidArgument):
 
 class QueryError(InvalidArgument):
     """A query that cannot be understood; the message names the path inside it."""
+
+
+class CorruptData(RerollError, ValueError):  # noqa: N818
+    """What was saved is damaged: truncated or altered since; the message names the file and the remedy."""
+
+
+class UnsupportedFormat(RerollError, ValueError):  # noqa: N818
+    """What was saved is of a newer format, or of another application."""
+
+
+class SavedNotFound(RerollError, FileNotFoundError):  # noqa: N818
+    """Nothing was saved there; the message names the file."""
+
+
+class StoreError(RerollError, RuntimeError):
+    """A directory cannot be written to."""
+
+
+class StoreFailed(StoreError):  # noqa: N818
+    """The disk is full or fails, or the permissions forbid it. A durable store writes nothing any more; reading goes on."""
+
+
+class StoreLocked(StoreError):  # noqa: N818
+    """Somebody else writes to this directory; the message says who."""

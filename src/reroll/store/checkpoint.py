@@ -1,0 +1,117 @@
+"""A file as a whole: written beside the old one, brought to the disk, renamed. A crash leaves the old or the new one."""
+
+import contextlib
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from reroll.errors import StoreFailed
+from reroll.store import schema
+from reroll.store.change import Change, net
+from reroll.store.connections import connect, failed
+from reroll.store.lock import DirectoryLock
+from reroll.store.schema import FILE_NAME
+from reroll.store.writing import Writing
+
+PAGE_BYTES = 65536
+_CACHE_KB = 32 * 1024
+_TEMPORARY = f".{FILE_NAME}."
+
+
+def write_checkpoint(directory: str | os.PathLike[str], changes: Iterable[Change]) -> None:
+    """Write one file with what the changes come to; they are consumed one by one.
+
+    The directory is made if need be, and may hold other files. Whatever fails, also in `changes`, leaves the old
+    checkpoint as it was. Raises `StoreLocked` if a durable store is open there or another checkpoint is being written,
+    `StoreFailed` for a full disk or a directory that cannot be written to; an error of `changes` comes through.
+    """
+    directory = Path(directory)
+    lock = lock_directory(directory)
+    try:
+        settle(directory / FILE_NAME)
+        write_file(directory, changes, PAGE_BYTES)
+    finally:
+        lock.release()
+
+
+def lock_directory(directory: Path) -> DirectoryLock:
+    """Make the directory and take the right to write in it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreFailed(
+            f"{directory} cannot be made ({error}): see to the permissions, or name another directory"
+        ) from error
+    return DirectoryLock(directory)
+
+
+def settle(path: Path) -> None:
+    """Bring the log of a store that was killed into its file: beside a new file it would be taken for that one's."""
+    log = Path(f"{path}-wal")
+    if not log.exists():
+        return
+    if path.exists() and log.stat().st_size:
+        try:
+            connection = connect(path, "rw")
+            try:
+                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise failed(error, path, "settling the store that was there") from error
+        if busy:
+            raise StoreFailed(f"{path} is being read: close what reads it, or name another directory")
+    with contextlib.suppress(FileNotFoundError):
+        log.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        Path(f"{path}-shm").unlink()
+
+
+def write_file(directory: Path, changes: Iterable[Change], page_bytes: int) -> None:
+    """Write the file of a directory whose lock the caller holds."""
+    path = directory / FILE_NAME
+    for stale in directory.glob(f"{_TEMPORARY}*"):  # of writers that were killed: the lock is ours
+        stale.unlink(missing_ok=True)
+    temporary = directory / f"{_TEMPORARY}{secrets.token_hex(4)}"
+    try:
+        _fill(temporary, changes, page_bytes)
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(directory)
+    except (sqlite3.Error, OSError) as error:
+        raise failed(error, path, "writing the checkpoint") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _fill(path: Path, changes: Iterable[Change], page_bytes: int) -> None:
+    connection = connect(path, "rwc")
+    try:
+        connection.execute(f"PRAGMA page_size = {page_bytes}")
+        connection.execute("PRAGMA auto_vacuum = NONE")
+        connection.execute("PRAGMA journal_mode = OFF")  # what fails is thrown away as a whole
+        connection.execute("PRAGMA synchronous = OFF")  # the file is brought to the disk once, at the end
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+        connection.execute("BEGIN EXCLUSIVE")
+        schema.create(connection)
+        writing = Writing.anew(connection)
+        for change in changes:
+            writing.apply(net((change,)))
+        writing.finish()
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # pragma: no cover  (Windows has no such thing)
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

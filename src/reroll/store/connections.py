@@ -1,0 +1,83 @@
+"""How files are opened, and what SQLite's errors mean to a caller.
+
+A connection for reading changes nothing and trusts nothing: no function or table of a file's own schema is ever run.
+Nobody here opens the file but SQLite: to close a second descriptor of it would drop the locks of the first.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from reroll.errors import CorruptData, RerollError, StoreFailed
+
+BUSY_S = 60.0
+"""How long to wait for somebody else's lock, for instance of a shell that writes."""
+
+# What the machine or its settings refused; everything else that fails while reading is the file's fault.
+_OUTSIDE = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOLFS,
+    }
+)
+_FOUND_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open a file: mode `ro`, `rw`, `rwc`, or `immutable` for one that nobody can write."""
+    query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?{query}",
+        uri=True,
+        timeout=BUSY_S,
+        isolation_level=None,  # transactions begin and end where we say so
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA secure_delete = OFF")  # freed pages need not be overwritten with zeros
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while reading a file into `CorruptData`, or `StoreFailed` if it is not the file's fault."""
+    try:
+        yield
+    except RerollError:
+        raise
+    except (sqlite3.Error, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        if code & 0xFF in _OUTSIDE and code != sqlite3.SQLITE_IOERR_SHORT_READ:
+            raise StoreFailed(
+                f"{path} cannot be read ({error}): see to the disk and to the permissions, or copy it elsewhere"
+            ) from error
+        raise CorruptData(
+            f"{path} is damaged ({error}): it was truncated or altered; restore it from a copy"
+        ) from error
+
+
+def failed(error: BaseException, path: Path, doing: str) -> RerollError:
+    """Return the typed error for what went wrong while writing."""
+    if isinstance(error, RerollError):
+        return error
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _FOUND_CORRUPT:
+        return CorruptData(f"{path} is damaged ({error}), found while {doing}; restore it from a copy")
+    return StoreFailed(
+        f"{doing} failed for {path} ({type(error).__name__}: {error}): see to the space on the disk and to the "
+        "permissions, then open it again"
+    )

@@ -1,0 +1,303 @@
+"""A file that is written all the time: one thread commits what has queued up, and acknowledges it afterwards.
+
+Readers have connections of their own and never wait for the writer, nor it for them.
+"""
+
+import atexit
+import os
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, TypeAlias
+
+from reroll.errors import Closed, RerollError
+from reroll.store.change import Change, Row, net
+from reroll.store.checkpoint import lock_directory, write_checkpoint, write_file
+from reroll.store.connections import connect, failed, reading
+from reroll.store.lock import DirectoryLock
+from reroll.store.reading import Reading
+from reroll.store.saved import Saved
+from reroll.store.schema import FILE_NAME
+from reroll.store.writing import Writing
+
+Sync: TypeAlias = Literal["os", "disk"]
+Done: TypeAlias = Callable[[BaseException | None], None]
+
+PAGE_BYTES = 16384
+LOG_BYTES = 64 << 20
+"""The log goes into the file when it has grown to this."""
+COMMIT_BYTES = 16 << 20
+"""A commit ends with the change that reaches this, so that the first of a long queue do not wait for the last."""
+_SYNCHRONOUS = {"os": "NORMAL", "disk": "FULL"}
+_MAX_IDLE_READERS = 4
+
+
+def open_store(directory: str | os.PathLike[str], *, sync: Sync = "os") -> "Store":
+    """Open the durable store of a directory, which is made with its parents if need be.
+
+    After a crash it holds every change that was acknowledged, each as a whole: with `sync="os"` after the end of the
+    process, with `sync="disk"` after that of the machine too. Raises `StoreLocked` if somebody has it open,
+    `CorruptData`, `UnsupportedFormat`, `StoreFailed`.
+    """
+    directory = Path(directory)
+    path = directory / FILE_NAME
+    lock = lock_directory(directory)
+    try:
+        if not path.exists():
+            write_file(directory, (), PAGE_BYTES)
+        with Saved(path) as saved:  # ours and whole, else nothing is written to it
+            counts = saved.counts()
+        return Store(path, lock, sync, counts)
+    except BaseException:
+        lock.release()
+        raise
+
+
+class Store:
+    """A durable store, open for writing; see `open_store`. All methods may be called from any thread."""
+
+    def __init__(self, path: Path, lock: DirectoryLock, sync: Sync, counts: dict[str, int]) -> None:
+        self._path = path
+        self._lock = lock
+        self._guard = threading.Lock()  # held for moments only
+        self._queued = threading.Condition(self._guard)
+        self._queue: deque[tuple[Change, Done]] = deque()
+        self._is_closing = False
+        self._error: RerollError | None = None
+        self._idle_readers: list[sqlite3.Connection] = []
+        self._commits = 0
+        self._connection = _connect_writer(path, sync)
+        self._writing = Writing(self._connection, counts)
+        self._thread = threading.Thread(target=self._run, name=f"reroll store {path}", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def commits(self) -> int:
+        """How many transactions were committed since it was opened."""
+        return self._commits
+
+    @property
+    def error(self) -> RerollError | None:
+        """Why nothing is written any more, or None."""
+        return self._error
+
+    # --- writing
+
+    def write(self, change: Change, done: Done) -> None:
+        """Queue a change and return at once. Raises `Closed` after `close`.
+
+        `done` is called from the writer's thread: with None after the commit that holds the change, else with the error.
+        It should be quick, since the next commit waits for it. Changes are written in the order of these calls; those
+        that queue up while a commit runs share the next one. After a failed commit nothing more is written: the changes
+        in it, all queued and all later ones get the same error.
+        """
+        with self._guard:
+            if self._is_closing:
+                raise Closed(f"the store {self._path} was closed; open it again to write")
+            self._queue.append((change, done))
+            self._queued.notify()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            if self._error is None:
+                try:
+                    self._commit([change for change, _ in batch])
+                except Exception as error:  # noqa: BLE001  (whatever it was, nothing may be written after it)
+                    self._error = failed(error, self._path, "writing")
+            for _, done in batch:
+                try:
+                    done(self._error)
+                except Exception as error:  # noqa: BLE001  (the others still wait for theirs)
+                    trace = error.__traceback__
+                    threading.excepthook(threading.ExceptHookArgs((type(error), error, trace, self._thread)))
+            del batch  # payloads go as soon as they are written
+        self._finish()
+
+    def _next_batch(self) -> list[tuple[Change, Done]]:
+        """Wait for changes and return some; none when the store closes and all are written."""
+        with self._queued:
+            while not self._queue and not self._is_closing:
+                self._queued.wait()
+            batch, num_bytes = [], 0
+            while self._queue and num_bytes < COMMIT_BYTES:
+                change, done = self._queue.popleft()
+                batch.append((change, done))
+                num_bytes += sum(memoryview(blob).nbytes for _, blob in change.payloads)
+            return batch
+
+    def _commit(self, changes: list[Change]) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._writing.apply(net(changes))
+            self._writing.finish()
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        self._commits += 1
+
+    # --- reading
+
+    @property
+    def state(self) -> bytes | None:
+        """The state blob as it was last committed."""
+        with self._reader() as read:
+            return read.state()
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every committed row, by uid. Raises `CorruptData`."""
+        with self._reader() as read:
+            yield from read.rows()
+
+    def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]:
+        """Yield key and value of every committed fact of a kind, in the order in which the keys came."""
+        with self._reader() as read:
+            yield from read.facts(kind)
+
+    def read(self, uids: Sequence[int]) -> list[bytes]:
+        """Return committed payloads in the order of the uids. Raises `UnknownUid`, `CorruptData`, `StoreFailed`."""
+        with self._reader() as read:
+            return list(read.payloads(uids))
+
+    @contextmanager
+    def _reader(self) -> Iterator[Reading]:
+        """Lend a connection that sees what is committed now."""
+        with self._guard:
+            if self._is_closing:
+                raise Closed(f"the store {self._path} was closed; open it again to read")
+            connection = self._idle_readers.pop() if self._idle_readers else None
+        if connection is None:
+            with reading(self._path):
+                connection = connect(self._path, "ro")
+        try:
+            with reading(self._path):
+                connection.execute("BEGIN")
+            yield Reading(connection, self._path)
+        finally:
+            self._return(connection)
+
+    def _return(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        with self._guard:
+            if not self._is_closing and len(self._idle_readers) < _MAX_IDLE_READERS:
+                self._idle_readers.append(connection)
+                return
+        connection.close()
+
+    # --- copying
+
+    def begin_copy(self) -> "Copy":
+        """Fix what is committed now, quickly; `Copy.run` writes it later."""
+        with self._guard:
+            if self._is_closing:
+                raise Closed(f"the store {self._path} was closed; open it again to copy it")
+        return Copy(Saved(self._path))
+
+    def copy_to(self, directory: str | os.PathLike[str]) -> None:
+        """Write what is committed now as a checkpoint, while writes go on. Raises as `write_checkpoint`."""
+        with self.begin_copy() as copy:
+            copy.run(directory)
+
+    # --- the end
+
+    def close(self) -> None:
+        """Write what is queued, bring the log into the file, close it and give the directory free. Idempotent.
+
+        From within `done` it returns at once, and the rest happens when the queue is written.
+        """
+        with self._guard:
+            self._is_closing = True
+            self._queued.notify()
+            readers, self._idle_readers = self._idle_readers, []
+        for connection in readers:
+            connection.close()
+        atexit.unregister(self.close)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _finish(self) -> None:
+        try:
+            if self._error is None:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error:
+            pass  # all is in the log, and the next to open it goes on from there
+        finally:
+            self._connection.close()
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Copy:
+    """What was committed at one moment. As long as it is open, the store keeps what it has written since in its log."""
+
+    def __init__(self, saved: Saved) -> None:
+        self._saved = saved
+
+    def run(self, directory: str | os.PathLike[str]) -> None:
+        """Write it as a checkpoint, verified on the way. From any thread; raises as `write_checkpoint`."""
+        write_checkpoint(directory, self._changes())
+
+    def _changes(self) -> Iterator[Change]:
+        saved = self._saved
+        yield Change(state=saved.state)
+        for kind in saved.kinds():
+            facts = saved.facts(kind)
+            while some := [(kind, key, value) for key, value in islice(facts, 1000)]:
+                yield Change(facts=list(some))
+        rows = saved.rows()
+        while part := list(islice(rows, 1000)):
+            yield Change(rows=part)
+        for uid, blob in saved.all_payloads():
+            yield Change(payloads=[(uid, blob)])
+
+    def close(self) -> None:
+        """Let go of it. Idempotent."""
+        self._saved.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _connect_writer(path: Path, sync: Sync) -> sqlite3.Connection:
+    try:
+        connection = connect(path, "rw")
+    except sqlite3.Error as error:
+        raise failed(error, path, "opening the store") from error
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[sync]}")
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page_bytes}")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise failed(error, path, "opening the store") from error
+        raise
+    return connection

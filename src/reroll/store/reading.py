@@ -1,0 +1,116 @@
+"""SQL to rows, facts, payloads and state. All of it is verified: what is returned is what was written."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from reroll.errors import CorruptData, UnknownUid
+from reroll.store import seals
+from reroll.store.change import Row
+from reroll.store.connections import reading
+from reroll.store.schema import COLUMNS, KIND
+from reroll.store.writing import FACTS, PAYLOADS, ROWS, STATES
+
+_ALL_ROWS = f"SELECT {', '.join(COLUMNS)}, crc FROM rows ORDER BY uid"  # noqa: S608  (our own names)
+
+
+class Reading:
+    """Reads in the transaction that its owner has begun, so that all it returns is of one moment."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def counts(self) -> dict[str, int]:
+        """Return how much of everything is there. O(kinds of facts)."""
+        with reading(self._path):
+            about = {}
+            for name, value, crc in self._connection.execute("SELECT name, value, crc FROM about"):
+                if crc != seals.seal_of(name, value):
+                    raise self._altered(f"what it says about its {name}")
+                about[name] = value
+            if about.pop("kind", None) != KIND or not {ROWS, PAYLOADS, STATES} <= about.keys():
+                raise self._altered("what it says about itself")
+            return about
+
+    def state(self) -> bytes | None:
+        """Return the state blob, or None if none was ever written."""
+        with reading(self._path):
+            found = self._connection.execute("SELECT value, crc FROM state").fetchall()
+            if len(found) != self.counts()[STATES]:
+                raise self._altered("its state")
+            if not found:
+                return None
+            value: bytes
+            value, crc = found[0]
+            if crc != seals.seal_of(value):
+                raise self._altered("its state")
+            return value
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row, by uid."""
+        with reading(self._path):
+            expected, number, last = self.counts()[ROWS], 0, None
+            for *values, crc in self._connection.execute(_ALL_ROWS):
+                row = seals.restored(tuple(values))
+                if crc != seals.row_seal(row) or (last is not None and row[0] <= last):
+                    raise self._altered(f"the row of uid {row[0]}")
+                last = row[0]
+                number += 1
+                yield row
+            if number != expected:
+                raise self._altered(f"its rows ({number} of {expected} are there)")
+
+    def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]:
+        """Yield key and value of every fact of a kind, in the order in which the keys came."""
+        statement = "SELECT seq, kind, key, value, crc FROM facts WHERE kind = ? ORDER BY seq"
+        with reading(self._path):
+            expected, number, last = self.counts().get(FACTS + kind, 0), 0, None
+            for seq, stored, key, value, crc in self._connection.execute(statement, (kind,)):
+                if crc != seals.seal_of(stored, key, value) or (last is not None and seq <= last):
+                    raise self._altered(f"the {kind} fact {key!r}")
+                last = seq
+                number += 1
+                yield key, value
+            if number != expected:
+                raise self._altered(f"its {kind} facts ({number} of {expected} are there)")
+
+    def kinds(self) -> list[str]:
+        """Return the kinds of facts that are or were there."""
+        return [name.removeprefix(FACTS) for name in self.counts() if name.startswith(FACTS)]
+
+    def payloads(self, uids: Iterable[int]) -> Iterator[bytes]:
+        """Yield the blobs in the order of the uids; raises `UnknownUid` for one that was never here or is gone."""
+        with reading(self._path):
+            for uid in uids:
+                yield self._payload(uid)
+
+    def all_payloads(self) -> Iterator[tuple[int, bytes]]:
+        """Yield every uid and its blob, by uid, in one pass."""
+        with reading(self._path):
+            expected, number, last = self.counts()[PAYLOADS], 0, None
+            for uid, seal, blob in self._connection.execute(
+                "SELECT uid, seal, blob FROM payloads ORDER BY uid"
+            ):
+                if seal != seals.payload_seal(uid, blob) or (last is not None and uid <= last):
+                    raise self._altered(f"the payload of uid {uid}")
+                last = uid
+                number += 1
+                yield uid, blob
+            if number != expected:
+                raise self._altered(f"its payloads ({number} of {expected} are there)")
+
+    def _payload(self, uid: int) -> bytes:
+        found = self._connection.execute("SELECT seal, blob FROM payloads WHERE uid = ?", (uid,)).fetchone()
+        if found is None:
+            if self._connection.execute("SELECT 1 FROM rows WHERE uid = ?", (uid,)).fetchone():
+                raise self._altered(f"the payload of uid {uid} (it is missing)")
+            raise UnknownUid(f"{self._path} holds no payload of uid {uid}: it was never here, or is gone")
+        blob: bytes
+        seal, blob = found
+        if seal != seals.payload_seal(uid, blob):
+            raise self._altered(f"the payload of uid {uid}")
+        return blob
+
+    def _altered(self, what: str) -> CorruptData:
+        return CorruptData(f"{self._path} is damaged: {what} was altered; restore the file from a copy")

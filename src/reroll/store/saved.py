@@ -1,0 +1,138 @@
+"""A file to read: a checkpoint, or a durable store at rest, in use, or left behind by a crash."""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from reroll.errors import CorruptData, SavedNotFound, StoreFailed
+from reroll.store import schema
+from reroll.store.change import Row
+from reroll.store.connections import connect, reading
+from reroll.store.reading import Reading
+from reroll.store.schema import FILE_NAME
+
+MAP_BYTES = 1 << 40
+"""As much as SQLite allows: pages are read through the page cache without a call for each."""
+
+
+class Saved:
+    """What was in a file when it was opened, whatever is written meanwhile. Not for several threads at once.
+
+    Close it: as long as it is open, a store in use keeps what it has written since in its log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with reading(path):
+            self._connection = _open(path)
+        try:
+            with reading(path):
+                begin_reading(self._connection, path)
+            self._reading = Reading(self._connection, path)
+            self._state = self._reading.state()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def state(self) -> bytes | None:
+        """The state blob."""
+        return self._state
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows, payloads and states there are, and `facts <kind>` for each kind."""
+        return self._reading.counts()
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row, by uid. Raises `CorruptData` for one that was altered, or in the end if some are missing."""
+        return self._reading.rows()
+
+    def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]:
+        """Yield key and value of every fact of a kind, in the order in which the keys came; else as `rows`."""
+        return self._reading.facts(kind)
+
+    def kinds(self) -> list[str]:
+        """Return the kinds of facts."""
+        return self._reading.kinds()
+
+    def payloads(self, uids: Iterable[int]) -> Iterator[bytes]:
+        """Yield blobs in the order of the uids; quickest in ascending order. Raises `UnknownUid`, `CorruptData`."""
+        return self._reading.payloads(uids)
+
+    def all_payloads(self) -> Iterator[tuple[int, bytes]]:
+        """Yield every uid and its blob, by uid, in one pass; else as `rows`."""
+        return self._reading.all_payloads()
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_saved(path: str | os.PathLike[str]) -> Saved:
+    """Open what was saved: the directory, or the file itself.
+
+    Raises `SavedNotFound`, `CorruptData` (truncated, altered, no database), `UnsupportedFormat` (newer, or foreign),
+    `StoreFailed` (the disk or the permissions).
+    """
+    return Saved(find(Path(path)))
+
+
+def find(path: Path) -> Path:
+    """Return the file that a path names: itself, or the one in the directory."""
+    file = path / FILE_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise SavedNotFound(
+            f"{file} does not exist: nothing was saved there; name the directory that a buffer was saved to"
+        )
+    return file
+
+
+def begin_reading(connection: sqlite3.Connection, path: Path) -> None:
+    """Fix what is read from now on, and refuse a file that is not ours or not whole."""
+    connection.execute(f"PRAGMA mmap_size = {MAP_BYTES}")
+    connection.execute("BEGIN")
+    schema.check(connection, path)
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    log = Path(f"{path}-wal")
+    # With a log beside it, the file may lack pages that the log has.
+    is_complete = not log.exists() or log.stat().st_size == 0
+    if is_complete and path.stat().st_size < pages * page_bytes:
+        raise CorruptData(
+            f"{path} is truncated: {path.stat().st_size} of {pages * page_bytes} bytes; restore it from a copy"
+        )
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = connect(path, "ro")
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if Path(f"{path}-wal").exists():
+            raise StoreFailed(
+                f"{path} cannot be read where it is ({error}), since its log has to be read with it: "
+                "copy its directory to a place that can be written to"
+            ) from error
+        # A store at rest, in a directory that cannot be written to.
+        return connect(path, "immutable")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
