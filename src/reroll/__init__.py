@@ -8,6 +8,7 @@ from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.stats import Stats
+from reroll.codec.registry import register
 from reroll.engine.ledger import Amount
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
 from reroll.engine.rows import Row
@@ -26,13 +27,16 @@ from reroll.engine.selectors.specs import (
 from reroll.engine.window import StalenessWindow
 from reroll.errors import (
     Closed,
+    CorruptData,
     InvalidArgument,
     InvalidConfig,
     InvalidPriority,
     LeaseExpired,
+    NotStorable,
     QueryError,
     RerollError,
     UnknownUid,
+    UnsupportedFormat,
     WaitTimeout,
     WouldBlock,
 )
@@ -50,6 +54,7 @@ __all__ = [
     "Batch",
     "BlockingReplayBuffer",
     "Closed",
+    "CorruptData",
     "DictRollout",
     "Fifo",
     "Freshest",
@@ -64,6 +69,7 @@ __all__ = [
     "MinHeap",
     "MinSize",
     "Mixture",
+    "NotStorable",
     "Prioritized",
     "Query",
     "QueryError",
@@ -89,11 +95,13 @@ __all__ = [
     "Uniform",
     "UnknownUid",
     "Unlimited",
+    "UnsupportedFormat",
     "WaitTimeout",
     "WouldBlock",
     "__version__",
     "effective_response_mask",
     "parse_query",
+    "register",
     "status_from_finish_reason",
 ]
 

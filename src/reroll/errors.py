@@ -6,9 +6,12 @@ RerollError
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Closed           (RuntimeError)    the table or buffer was shut down
+├── CorruptData      (ValueError)      stored bytes that were cut, altered or never written by reroll
+├── UnsupportedFormat (ValueError)     stored bytes that are whole, but need more than this process has
 └── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
     ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
     ├── InvalidConfig                  a configuration that can never proceed
+    ├── NotStorable  (TypeError)       a value that cannot be written as bytes; names the path
     └── QueryError                     a query that cannot be understood; names the path
 
 All are picklable (they cross process borders) and say what to do next.
@@ -51,6 +54,17 @@ class Closed(RerollError, RuntimeError):  # noqa: N818
     """The table or buffer was shut down; this call was not carried out."""
 
 
+class CorruptData(RerollError, ValueError):  # noqa: N818
+    """Stored bytes that were cut, altered, or never written by reroll. Nothing was read from them."""
+
+
+class UnsupportedFormat(RerollError, ValueError):  # noqa: N818
+    """Stored bytes that are whole, but need more than this process has; the message names what is missing.
+
+    A newer format, a type that is not registered or has changed, a library that is not installed, leave to unpickle.
+    """
+
+
 class InvalidArgument(RerollError, ValueError):  # noqa: N818
     """An argument that can never be right. Nothing was changed."""
 
@@ -61,6 +75,10 @@ class InvalidPriority(InvalidArgument):
 
 class InvalidConfig(InvalidArgument):
     """A configuration that can never proceed; the message names the consequence."""
+
+
+class NotStorable(InvalidArgument, TypeError):
+    """A value that cannot be written as bytes; the message names its path and what to do. Nothing was written."""
 
 
 class QueryError(InvalidArgument):

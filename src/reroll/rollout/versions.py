@@ -61,6 +61,26 @@ class VersionRuns(Sequence[int]):
         values = array[starts[:-1]].tolist()
         return cls((value, end - start) for value, (start, end) in zip(values, pairwise(starts), strict=True))
 
+    @property
+    def parts(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The version of each run, and where each run ends: what `from_parts` takes."""
+        return self._values, self._ends
+
+    @classmethod
+    def from_parts(cls, values: Sequence[int], ends: Sequence[int]) -> "VersionRuns":
+        """Return the versions with these `parts`, which may come from outside; raises InvalidArgument."""
+        if not (
+            {*map(type, values), *map(type, ends)} <= {int}
+            and len(values) == len(ends)
+            and all(start < end for start, end in pairwise((0, *ends)))
+        ):
+            raise InvalidArgument(
+                "runs must be integers, one version and one end each, the ends growing from 1 on"
+            )
+        restored = cls.__new__(cls)
+        restored._values, restored._ends = tuple(values), tuple(ends)
+        return restored
+
     def extended(self, version: int, count: int) -> "VersionRuns":
         """Return these versions followed by `count` tokens of `version`."""
         values, ends = self._values, self._ends
