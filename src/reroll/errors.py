@@ -77,7 +77,7 @@ class InvalidConfig(InvalidArgument):
     """A configuration that can never proceed; the message names the consequence."""
 
 
-class NotStorable(InvalidArgument, TypeError):
+class NotStorable(InvalidArgument, TypeError):  # noqa: N818
     """A value that cannot be written as bytes; the message names its path and what to do. Nothing was written."""
 
 

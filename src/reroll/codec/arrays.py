@@ -1,6 +1,6 @@
 """The arrays of a blob: the table that describes them, and their bytes.
 
-The table is flat: dtype, shape, dtype, shape, ... Each array starts at the next multiple of 64 after the one
+The table is a list of pairs, dtype and shape. Each array starts at the next multiple of 64 after the one
 before, so no offset is stored, and none can point outside or overlap. What is read are views into the blob.
 """
 
@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 UINT8, INT32, INT64, FLOAT64 = (CODES[np.dtype(text)] for text in ("|u1", "<i4", "<i8", "<f8"))
 
 _PAD: Final = ALIGNMENT - 1
+_CODES: Final = len(STANDARD)
 _MAX_DIMENSIONS: Final = 64
 
 
@@ -44,21 +45,25 @@ class ArrayWriter:
         if code is None or array.ndim != 1 or not array.flags.c_contiguous:
             index = self._add_any(array)
             self._kept.append(array)
-        else:
-            index = self.add_buffer(code, len(array), array, array.nbytes)
+        else:  # `add_buffer`, without another call
+            table = self.table
+            index = len(table)
+            table.append((code, len(array)))
+            self.buffers.append(array)
+            if padding := -array.nbytes & _PAD:
+                self.buffers.append(PADDING[padding])
         self._index_of[id(array)] = index
         return index
 
     def add_buffer(self, code: Any, shape: Any, buffer: Any, nbytes: int) -> int:
         """Return the number of an array that is given as its bytes."""
         table = self.table
-        table.append(code)
-        table.append(shape)
-        if nbytes:
-            self.buffers.append(buffer)
-            if nbytes & _PAD:
-                self.buffers.append(PADDING[-nbytes & _PAD])
-        return len(table) // 2 - 1
+        index = len(table)
+        table.append((code, shape))
+        self.buffers.append(buffer)
+        if padding := -nbytes & _PAD:
+            self.buffers.append(PADDING[padding])
+        return index
 
     def _add_any(self, array: Array) -> int:
         code = write_dtype(array.dtype)
@@ -74,19 +79,18 @@ class ArrayWriter:
 
 def read_arrays(table: Any, blob: memoryview, start: int) -> list[Array]:
     """Return the arrays that the table describes, as read-only views; raises CorruptData."""
-    if type(table) is not list or len(table) % 2:
-        raise CorruptData("the table of arrays is no list of pairs")
+    if type(table) is not list:
+        raise CorruptData("the table of arrays is no list")
     blob = _aligned(blob)
     size = len(blob)
     whole: list[Array | None] = [None] * len(STANDARD)
     arrays: list[Array] = []
     at = (start + _PAD) & ~_PAD
-    pairs = iter(table)
-    for code, shape in zip(pairs, pairs, strict=True):
-        if type(shape) is int and type(code) is int and 0 <= code < len(STANDARD):
+    for code, shape in table:
+        if type(shape) is int and type(code) is int and 0 <= code < _CODES:
             itemsize = SIZES[code]
             end = at + shape * itemsize
-            if shape < 0 or end > size:
+            if not at <= end <= size:
                 raise CorruptData(f"an array of {shape} entries does not fit into {size} bytes")
             # A slice of one view over everything costs a third of a view of its own.
             entries = whole[code]

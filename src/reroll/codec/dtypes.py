@@ -95,7 +95,8 @@ def _read_struct(itemsize: Any, aligned: Any, fields: Any, *, nesting: int) -> n
     formats = [read_dtype(each, nesting) for each in written]
     if any(at < 0 or at + part.itemsize > itemsize for at, part in zip(offsets, formats, strict=True)):
         raise CorruptData("a structured dtype whose fields lie outside of it")
-    spec: dict[str, Any] = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
+    spec: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if any(title is not None for title in titles):
         spec["titles"] = titles
-    return np.dtype(spec, align=aligned)
+    dtype: np.dtype[Any] = np.dtype(spec, align=aligned)
+    return dtype

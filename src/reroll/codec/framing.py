@@ -61,11 +61,11 @@ def split(blob: Buffer) -> Frame:
     except (TypeError, ValueError) as error:  # ValueError: not contiguous
         raise CorruptData(f"a stored value is contiguous bytes, not {type(blob).__name__}") from error
     size = len(view)
-    if size < _BODY_AT or view[:3] != _MAGIC:
+    magic, version, checksum = _START.unpack_from(view) if size >= _BODY_AT else (b"", 0, 0)
+    if magic != _MAGIC:
         raise CorruptData(
             "these bytes do not start as a value stored by reroll does; read what `encode` returned"
         )
-    _, version, checksum = _START.unpack_from(view)
     if version > FORMAT_VERSION:
         raise UnsupportedFormat(
             f"stored in format {version}, and this reroll reads up to {FORMAT_VERSION}; upgrade reroll to read it"

@@ -152,11 +152,12 @@ class Encoder:
 
     def _row(self, rollout: Rollout, depth: int) -> list[Any]:
         _check_depth(depth)
-        row, is_plain = write_row(rollout, self.arrays)
+        row = write_row(rollout, self.arrays)
         if self._exact:
             row[VERSIONS_AT] = [list(map(int, part)) for part in row[VERSIONS_AT]]
-        if not is_plain or self._exact:
-            row[PLAIN_AT:] = [self.lower(value, depth + 1) for value in row[PLAIN_AT:]]
+        lower = self.lower
+        # Most fields are not set; `lower` would say the same of None, after a call.
+        row[PLAIN_AT:] = [value if value is None else lower(value, depth + 1) for value in row[PLAIN_AT:]]
         return row
 
     def _rollout(self, rollout: Rollout, depth: int) -> Ext:

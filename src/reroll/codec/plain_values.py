@@ -15,7 +15,11 @@ _PATHS: Final[dict[str, type[PurePath]]] = {
     "posix": PurePosixPath,
     "windows": PureWindowsPath,
 }
-_PATH_NAMES: Final = {type(Path()): "path", PurePosixPath: "posix", PureWindowsPath: "windows"}
+_PATH_NAMES: Final[dict[type, str]] = {
+    type(Path()): "path",
+    PurePosixPath: "posix",
+    PureWindowsPath: "windows",
+}
 PATH_TYPES: Final = frozenset(_PATH_NAMES)
 _DECIMAL: Final = re.compile(r"-?(?:\d+(?:\.\d*)?(?:E[+-]?\d+)?|s?NaN\d*|Infinity)", re.ASCII)
 

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 from reroll.codec.rollouts import check_state
@@ -85,16 +86,9 @@ class EnumRecipe:
         return value.value if self._is_flag else value.name
 
     def make(self, state: Any) -> enum.Enum:
-        found = _MISSING
-        try:
-            found = self._cls(state) if self._is_flag else self._cls.__members__.get(state, _MISSING)
-        except (ValueError, TypeError):
-            pass
-        if found is _MISSING:
-            raise UnsupportedFormat(
-                f"{self._cls.__qualname__} has no member {state!r} any more; add it again"
-            )
-        return found  # type: ignore[no-any-return]
+        with suppress(LookupError, TypeError, ValueError):
+            return self._cls(state) if self._is_flag else self._cls.__members__[state]
+        raise UnsupportedFormat(f"{self._cls.__qualname__} has no member {state!r} any more; add it again")
 
     def parts(self, value: enum.Enum) -> Iterator[tuple[str, Any]]:
         yield ".value", self.take(value)
@@ -308,7 +302,12 @@ def _filled(
         if name in stored:
             filled[name] = stored[name]
         elif name not in unset:
-            filled[name] = default(name)
+            try:
+                filled[name] = default(name)
+            except Exception as error:
+                raise UnsupportedFormat(
+                    f"{cls.__qualname__} was stored without {name!r}, whose default cannot be made: {error}"
+                ) from error
             if filled[name] is _MISSING:
                 raise UnsupportedFormat(
                     f"{cls.__qualname__} was stored without {name!r}, which has no default; give the field one"

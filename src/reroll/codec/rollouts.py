@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 from reroll.codec.arrays import Array, ArrayWriter
-from reroll.codec.limits import ATOMS, Refusal
+from reroll.codec.limits import Refusal
 from reroll.errors import CorruptData, InvalidArgument, UnsupportedFormat
 from reroll.rollout import Rollout, Status, VersionRuns
 from reroll.rollout.model import STATE_SLOTS
@@ -18,38 +18,41 @@ PLAIN_AT: Final = STATE_SLOTS.index("group_uid")
 _STATUSES: Final = {status.value: status for status in Status}
 _INT32, _FLOAT32, _UINT8 = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint8)
 _ARRAY_TYPES: Final = (_INT32, _INT32, _INT32, _FLOAT32, _UINT8, _INT32, _INT32)
+_ARRAYS_AT: Final = tuple(range(len(_ARRAY_TYPES)))
 _TOKENS_AT: Final = STATE_SLOTS.index("_tokens")
 _DERIVED: Final = True
 _NONE: Final = type(None)
 
 
-def write_row(rollout: Rollout, arrays: ArrayWriter) -> tuple[list[Any], bool]:
-    """Return the row of a rollout, and whether its plain fields can stay as they are; raises Refusal."""
+def write_row(rollout: Rollout, arrays: ArrayWriter) -> list[Any]:
+    """Return the row of a rollout; the fields from PLAIN_AT on are as they were. Raises Refusal."""
     try:
         row = list(rollout.state())
     except AttributeError as error:
         raise Refusal(f"a Rollout that is not complete: {error}") from error
     add = arrays.add
-    for at in range(VERSIONS_AT):
+    for at in _ARRAYS_AT:
         value = row[at]
         if value is not None and value is not _DERIVED:
             row[at] = add(value)
     row[VERSIONS_AT] = row[VERSIONS_AT].parts
-    return row, ATOMS.issuperset(map(type, row[PLAIN_AT:]))
+    return row
 
 
 def read_row(row: Any, arrays: list[Array]) -> Rollout:
     """Return the rollout of a row, which becomes its state; raises CorruptData, UnsupportedFormat."""
     if type(row) is not list or len(row) != _LENGTH:
         raise _wrong_length(row)
-    for at, dtype in enumerate(_ARRAY_TYPES):
+    for at in _ARRAYS_AT:
         index = row[at]
-        if index is not None and (index is not _DERIVED or at != _TOKENS_AT):
-            if type(index) is not int or index < 0:
-                raise CorruptData(f"a Rollout whose {STATE_SLOTS[at]} is the array {index!r}")
+        if index is None:
+            continue
+        if type(index) is int and index >= 0:
             array = row[at] = arrays[index]
-            if array.dtype is not dtype or array.ndim != 1:
+            if array.dtype is not _ARRAY_TYPES[at] or array.ndim != 1:
                 raise CorruptData(f"a Rollout whose {STATE_SLOTS[at]} is of {array.dtype}")
+        elif index is not _DERIVED or at != _TOKENS_AT:
+            raise CorruptData(f"a Rollout whose {STATE_SLOTS[at]} is the array {index!r}")
     row[VERSIONS_AT] = read_versions(row[VERSIONS_AT])
     row[9] = read_status(row[9])
     _check_numbers(row)
@@ -79,9 +82,9 @@ def check_state(state: Any) -> list[Any]:
         raise _wrong_length(state)
     for at, dtype in enumerate(_ARRAY_TYPES):
         array = state[at]
-        if array is not None and (array is not _DERIVED or at != _TOKENS_AT):
-            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != 1:
-                raise CorruptData(f"a Rollout whose {STATE_SLOTS[at]} is {array!r}")
+        is_right = array is None or (array is _DERIVED and at == _TOKENS_AT)
+        if not is_right and (type(array) is not np.ndarray or array.dtype != dtype or array.ndim != 1):
+            raise CorruptData(f"a Rollout whose {STATE_SLOTS[at]} is {array!r}")
     if type(state[VERSIONS_AT]) is not VersionRuns or type(state[9]) is not Status:
         raise CorruptData("a Rollout without versions or status")
     _check_numbers(state)

@@ -7,10 +7,10 @@ import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from reroll.codec.lowering import Encoder
 from reroll.codec.limits import ATOMS, MAX_DEPTH, Refusal
-from reroll.codec.refs import Refs, is_ref
+from reroll.codec.lowering import Encoder
 from reroll.codec.recipes import recipe_of
+from reroll.codec.refs import Refs, is_ref
 from reroll.codec.registry import BY_TYPE
 from reroll.errors import InvalidArgument
 from reroll.rollout import DictRollout, Rollout

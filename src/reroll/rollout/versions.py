@@ -69,16 +69,21 @@ class VersionRuns(Sequence[int]):
     @classmethod
     def from_parts(cls, values: Sequence[int], ends: Sequence[int]) -> "VersionRuns":
         """Return the versions with these `parts`, which may come from outside; raises InvalidArgument."""
-        if not (
-            {*map(type, values), *map(type, ends)} <= {int}
-            and len(values) == len(ends)
-            and all(start < end for start, end in pairwise((0, *ends)))
-        ):
+        if len(values) == len(ends) == 1:  # nearly always
+            is_right = type(values[0]) is int and type(ends[0]) is int and ends[0] > 0
+        else:
+            is_right = (
+                {*map(type, values), *map(type, ends)} <= {int}
+                and len(values) == len(ends)
+                and all(start < end for start, end in pairwise((0, *ends)))
+            )
+        if not is_right:
             raise InvalidArgument(
                 "runs must be integers, one version and one end each, the ends growing from 1 on"
             )
         restored = cls.__new__(cls)
-        restored._values, restored._ends = tuple(values), tuple(ends)
+        restored._values = tuple(values)  # noqa: SLF001  (its own class)
+        restored._ends = tuple(ends)  # noqa: SLF001
         return restored
 
     def extended(self, version: int, count: int) -> "VersionRuns":
