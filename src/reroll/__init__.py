@@ -8,6 +8,7 @@ from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.stats import Stats
+from reroll.codec.registry import register
 from reroll.engine.ledger import Amount
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
 from reroll.engine.rows import Row
@@ -31,6 +32,7 @@ from reroll.errors import (
     InvalidConfig,
     InvalidPriority,
     LeaseExpired,
+    NotStorable,
     QueryError,
     RerollError,
     SavedNotFound,
@@ -71,6 +73,7 @@ __all__ = [
     "MinHeap",
     "MinSize",
     "Mixture",
+    "NotStorable",
     "Prioritized",
     "Query",
     "QueryError",
@@ -106,6 +109,7 @@ __all__ = [
     "__version__",
     "effective_response_mask",
     "parse_query",
+    "register",
     "status_from_finish_reason",
 ]
 

@@ -10,9 +10,10 @@ RerollError
 │   ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
 │   ├── InvalidConfig                  a configuration that can never proceed
 │   ├── CannotRewind                   a training step that was committed, or let go, is to be undone
+│   ├── NotStorable  (TypeError)       a value that cannot be written as bytes; names the path
 │   └── QueryError                     a query that cannot be understood; names the path
-├── CorruptData      (ValueError)      what was saved is damaged: truncated, altered, or no such file at all
-├── UnsupportedFormat (ValueError)     what was saved is of a newer format, or of another application
+├── CorruptData      (ValueError)      what was saved was cut, altered or never written by reroll
+├── UnsupportedFormat (ValueError)     what was saved is whole, but needs more than this process has
 ├── SavedNotFound    (FileNotFoundError)  nothing was saved there
 └── StoreError       (RuntimeError)    a directory that cannot be written to
     ├── StoreFailed                    the disk is full or fails, or the permissions forbid it
@@ -58,6 +59,17 @@ class Closed(RerollError, RuntimeError):  # noqa: N818
     """The table or buffer was shut down; this call was not carried out."""
 
 
+class CorruptData(RerollError, ValueError):  # noqa: N818
+    """What was saved was cut, altered or never written by reroll; the message names it and the remedy."""
+
+
+class UnsupportedFormat(RerollError, ValueError):  # noqa: N818
+    """Stored bytes that are whole, but need more than this process has; the message names what is missing.
+
+    A newer format, a type that is not registered or has changed, a library that is not installed, leave to unpickle.
+    """
+
+
 class InvalidArgument(RerollError, ValueError):  # noqa: N818
     """An argument that can never be right. Nothing was changed."""
 
@@ -74,16 +86,12 @@ class CannotRewind(InvalidArgument):
     """What was consumed after that step is no longer kept. Nothing was changed."""
 
 
+class NotStorable(InvalidArgument, TypeError):  # noqa: N818
+    """A value that cannot be written as bytes; the message names its path and what to do. Nothing was written."""
+
+
 class QueryError(InvalidArgument):
     """A query that cannot be understood; the message names the path inside it."""
-
-
-class CorruptData(RerollError, ValueError):  # noqa: N818
-    """What was saved is damaged: truncated or altered since; the message names the file and the remedy."""
-
-
-class UnsupportedFormat(RerollError, ValueError):  # noqa: N818
-    """What was saved is of a newer format, or of another application."""
 
 
 class SavedNotFound(RerollError, FileNotFoundError):  # noqa: N818

@@ -61,6 +61,31 @@ class VersionRuns(Sequence[int]):
         values = array[starts[:-1]].tolist()
         return cls((value, end - start) for value, (start, end) in zip(values, pairwise(starts), strict=True))
 
+    @property
+    def parts(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The version of each run, and where each run ends: what `from_parts` takes."""
+        return self._values, self._ends
+
+    @classmethod
+    def from_parts(cls, values: Sequence[int], ends: Sequence[int]) -> "VersionRuns":
+        """Return the versions with these `parts`, which may come from outside; raises InvalidArgument."""
+        if len(values) == len(ends) == 1:  # nearly always
+            is_right = type(values[0]) is int and type(ends[0]) is int and ends[0] > 0
+        else:
+            is_right = (
+                {*map(type, values), *map(type, ends)} <= {int}
+                and len(values) == len(ends)
+                and all(start < end for start, end in pairwise((0, *ends)))
+            )
+        if not is_right:
+            raise InvalidArgument(
+                "runs must be integers, one version and one end each, the ends growing from 1 on"
+            )
+        restored = cls.__new__(cls)
+        restored._values = tuple(values)  # noqa: SLF001  (its own class)
+        restored._ends = tuple(ends)  # noqa: SLF001
+        return restored
+
     def extended(self, version: int, count: int) -> "VersionRuns":
         """Return these versions followed by `count` tokens of `version`."""
         values, ends = self._values, self._ends

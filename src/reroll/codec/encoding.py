@@ -1,0 +1,54 @@
+"""Values to bytes: quickly, then carefully, and in the end with a reason.
+
+Large integers and broken text are not looked for at first: when MessagePack refuses one, everything is done again
+with a look at each number and text. What cannot be written at all is looked for only after it was refused.
+"""
+
+from typing import Any
+
+from reroll.codec.limits import MAX_DEPTH, Refusal
+from reroll.codec.lowering import Encoder
+from reroll.codec.refs import Refs
+from reroll.codec.search import find_unstorable
+from reroll.errors import NotStorable
+
+
+def encode(value: Any, *, allow_pickle: bool = False, refs: Refs | None = None, root: str = "value") -> bytes:
+    """Return a value as one blob, which `decode` reads without loss.
+
+    Raises NotStorable with the path of the first part that cannot be written, under the name `root`. `refs` stores
+    what Ray references stand for. With `allow_pickle`, objects of types that are not registered are pickled; reading
+    them then runs code, and has to be allowed as well.
+    """
+    once = None if refs is None else _Once(refs)
+    try:
+        try:
+            return Encoder(allow_pickle=allow_pickle, refs=once, exact=False).blob(value)
+        except (OverflowError, TypeError, ValueError):
+            return Encoder(allow_pickle=allow_pickle, refs=once, exact=True).blob(value)
+    except Refusal as refusal:
+        found = find_unstorable(value, root=root, allow_pickle=allow_pickle, refs=once)
+        text = f"{root}: {refusal}" if found is None else f"{found.path}: {found.reason}"
+        raise NotStorable(text) from refusal.__cause__
+    except (OverflowError, ValueError) as error:
+        raise NotStorable(f"{root}: {error}; put smaller groups") from error
+    except RecursionError as error:
+        raise NotStorable(
+            f"{root}: nested more than {MAX_DEPTH} deep, or stored where the stack is nearly full"
+        ) from error
+
+
+class _Once:
+    """Stores each reference once, also if a value is written in two attempts."""
+
+    def __init__(self, refs: Refs) -> None:
+        self._refs = refs
+        self._numbers: dict[int, tuple[Any, int]] = {}
+
+    def store(self, ref: Any) -> int:
+        if id(ref) not in self._numbers:
+            self._numbers[id(ref)] = ref, self._refs.store(ref)
+        return self._numbers[id(ref)][1]
+
+    def load(self, number: int) -> Any:
+        return self._refs.load(number)

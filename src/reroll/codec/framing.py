@@ -1,0 +1,80 @@
+"""The outermost bytes of a blob: what it is, whether it is whole, and where its three parts are.
+
+0   3  magic b"RRL"
+3   1  version of the format
+4   4  CRC-32 of everything from byte 8 on
+8   4  length of the table of arrays
+12  4  length of the body
+16     table, body, arrays; zeros before each array and at the end, up to a multiple of 64
+
+Numbers are little-endian. Nothing here looks into the parts.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from reroll.codec.limits import Refusal
+from reroll.errors import CorruptData, UnsupportedFormat
+
+FORMAT_VERSION: Final = 1
+ALIGNMENT: Final = 64
+"""Where arrays start: a cache line, and a multiple of every itemsize that needs alignment."""
+
+_MAGIC: Final = b"RRL"
+_START: Final = struct.Struct("<3sBI")
+_LENGTHS: Final = struct.Struct("<II")
+_BODY_AT: Final = _START.size + _LENGTHS.size
+_LARGEST: Final = (1 << 32) - 1
+PADDING: Final = tuple(bytes(n) for n in range(ALIGNMENT))
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Frame(NamedTuple):
+    """The parts of a blob that is whole."""
+
+    table: memoryview
+    body: memoryview
+    blob: memoryview
+    """All of it, read-only."""
+    arrays_at: int
+
+
+def join(table: bytes, body: bytes, arrays: Sequence[Any]) -> bytes:
+    """Return the blob of these parts; each array is already followed by its padding. Raises Refusal."""
+    if max(len(table), len(body)) > _LARGEST:
+        raise Refusal(
+            "holds more than 4 GB besides its arrays; keep large data in numpy arrays, or put smaller groups"
+        )
+    gap = PADDING[-(_BODY_AT + len(table) + len(body)) % ALIGNMENT]
+    rest = b"".join((_LENGTHS.pack(len(table), len(body)), table, body, gap, *arrays))
+    # One checksum over one piece costs less than one over each array, although the bytes are copied once more.
+    return _START.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(rest)) + rest
+
+
+def split(blob: Buffer) -> Frame:
+    """Check a blob and return its parts; raises CorruptData, UnsupportedFormat."""
+    try:
+        view = memoryview(blob).cast("B").toreadonly()
+    except (TypeError, ValueError) as error:  # ValueError: not contiguous
+        raise CorruptData(f"a stored value is contiguous bytes, not {type(blob).__name__}") from error
+    size = len(view)
+    magic, version, checksum = _START.unpack_from(view) if size >= _BODY_AT else (b"", 0, 0)
+    if magic != _MAGIC:
+        raise CorruptData(
+            "these bytes do not start as a value stored by reroll does; read what `encode` returned"
+        )
+    if version > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"stored in format {version}, and this reroll reads up to {FORMAT_VERSION}; upgrade reroll to read it"
+        )
+    if version < 1 or zlib.crc32(view[_START.size :]) != checksum:
+        raise CorruptData("the checksum does not fit: these bytes were cut or altered; use another copy")
+    table_size, body_size = _LENGTHS.unpack_from(view, _START.size)
+    body_at = _BODY_AT + table_size
+    end = body_at + body_size
+    if end > size:
+        raise CorruptData(f"parts of {table_size} and {body_size} bytes do not fit into {size} bytes")
+    return Frame(view[_BODY_AT:body_at], view[body_at:end], view, end)
