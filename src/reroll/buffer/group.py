@@ -59,7 +59,14 @@ class Group:
         write_staleness(expired, staleness.values())
 
     def shown(self, step: int | None, row_staleness: int) -> list[Any]:
-        """Return the rollouts, brought up to date with their row: expired members emptied, staleness as it is now."""
+        """Return the rollouts as `handed_over` does, in a list that the caller may change."""
+        return list(self.handed_over(step, row_staleness))
+
+    def handed_over(self, step: int | None, row_staleness: int) -> list[Any]:
+        """Return the rollouts, brought up to date with their row: expired members emptied, staleness as it is now.
+
+        The list is the group's own: for groups that leave.
+        """
         if self._stale_at is not None:
             self.expire_now(
                 {m: 0 if v is None else self._stale_at - v - 1 for m, v in enumerate(self.versions)}
@@ -75,4 +82,4 @@ class Group:
             for item in self.items:
                 if read_seq_staleness(item) > 0:
                     item.seq_staleness = 0
-        return list(self.items)  # what a caller does to its list is no matter of the buffer
+        return self.items

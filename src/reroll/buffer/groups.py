@@ -110,8 +110,10 @@ class Groups(Expiring):
         columns = self.engine.columns
         slots, gone = self.engine.take(task, status, n)
         groups = [self._group(slot) for slot in slots.tolist()]
+        # A copy of each list would touch hundreds of rollouts that nobody needs to look at here.
+        hand = Group.handed_over if len(gone) else Group.shown
         handed = [
-            group.shown(task.step, told)
+            hand(group, task.step, told)
             for group, told in zip(groups, columns.staleness[slots].tolist(), strict=True)
         ]
         if status == COMPLETED:

@@ -93,6 +93,9 @@ def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
             version_tokens[version] = version_tokens.get(version, 0) + count
         oldest.append(min(found) if len(found) > 1 else version)
     versions = sorted(version_tokens)
+    member_versions = tuple(oldest)
+    if trainable == member_versions:  # one version made each member, as mostly: keep one of two equal records
+        trainable = member_versions
     reward_mean, reward_std = mean_and_std([score for score in scores if score is not None])
     return GroupSummary(
         status=combine_statuses(statuses),
@@ -106,7 +109,7 @@ def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
         reward_mean=reward_mean,
         reward_std=reward_std,
         version_tokens=version_tokens,
-        member_versions=tuple(oldest),
+        member_versions=member_versions,
         member_newest_trainable=trainable,
         member_tokens=tokens,
         member_staleness=staleness,

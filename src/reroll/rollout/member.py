@@ -71,7 +71,8 @@ def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
     if (
         (mask is not None and (len(mask) != length or not length or not mask[-1]))
         or (logprobs is not None and len(logprobs) != length)
-        or (missing and (model_step is None or missing < 0))
+        or missing < 0
+        or (missing and stamped and model_step is None)
     ):
         return None
     newest: int | None

@@ -4,6 +4,7 @@
 cannot fail on a rollout that was checked.
 """
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def stamp(rollout: RolloutLike, model_step: int) -> None:
 
 def _extended(versions: Any, model_step: int, count: int) -> Any:
     if type(versions) is list:  # nearly always; copied once, for responses are long
-        return versions + [model_step] * count if versions else [model_step] * count
+        return [*versions, *repeat(model_step, count)] if versions else [model_step] * count
     if isinstance(versions, VersionRuns):
         return versions.extended(model_step, count)
     if isinstance(versions, np.ndarray):

@@ -80,7 +80,7 @@ def _count_list(versions: list[int] | tuple[int, ...]) -> dict[int, int]:
     """
     first, last = versions[0], versions[-1]
     if type(first) is type(last) is int:  # nearly always one version made it all, or two, one after the other
-        found = {version: versions.count(version) for version in (first, last)}
+        found = {version: versions.count(version) for version in {first, last}}
         if sum(found.values()) == len(versions):
             return found
     counts: dict[int, int] = {}
