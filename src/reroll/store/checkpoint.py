@@ -15,8 +15,6 @@ from reroll.store.lock import DirectoryLock
 from reroll.store.schema import FILE_NAME
 from reroll.store.writing import Writing
 
-PAGE_BYTES = 65536
-_CACHE_KB = 32 * 1024
 _TEMPORARY = f".{FILE_NAME}."
 
 
@@ -31,7 +29,7 @@ def write_checkpoint(directory: str | os.PathLike[str], changes: Iterable[Change
     lock = lock_directory(directory)
     try:
         settle(directory / FILE_NAME)
-        write_file(directory, changes, PAGE_BYTES)
+        write_file(directory, changes)
     finally:
         lock.release()
 
@@ -69,14 +67,14 @@ def settle(path: Path) -> None:
         Path(f"{path}-shm").unlink()
 
 
-def write_file(directory: Path, changes: Iterable[Change], page_bytes: int) -> None:
+def write_file(directory: Path, changes: Iterable[Change]) -> None:
     """Write the file of a directory whose lock the caller holds."""
     path = directory / FILE_NAME
     for stale in directory.glob(f"{_TEMPORARY}*"):  # of writers that were killed: the lock is ours
         stale.unlink(missing_ok=True)
     temporary = directory / f"{_TEMPORARY}{secrets.token_hex(4)}"
     try:
-        _fill(temporary, changes, page_bytes)
+        _fill(temporary, changes)
         _sync(temporary)
         temporary.replace(path)
         _sync(directory)
@@ -87,15 +85,14 @@ def write_file(directory: Path, changes: Iterable[Change], page_bytes: int) -> N
             temporary.unlink(missing_ok=True)
 
 
-def _fill(path: Path, changes: Iterable[Change], page_bytes: int) -> None:
+def _fill(path: Path, changes: Iterable[Change]) -> None:
     connection = connect(path, "rwc")
     try:
-        connection.execute(f"PRAGMA page_size = {page_bytes}")
+        connection.execute(f"PRAGMA page_size = {schema.PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = NONE")
         connection.execute("PRAGMA journal_mode = OFF")  # what fails is thrown away as a whole
         connection.execute("PRAGMA synchronous = OFF")  # the file is brought to the disk once, at the end
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         connection.execute("BEGIN EXCLUSIVE")
         schema.create(connection)
         writing = Writing.anew(connection)

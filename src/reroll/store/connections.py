@@ -5,6 +5,7 @@ Nobody here opens the file but SQLite: to close a second descriptor of it would 
 """
 
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except RerollError:
         raise
-    except (sqlite3.Error, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (sqlite3.Error, struct.error, LookupError, TypeError, ValueError) as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
         if code & 0xFF in _OUTSIDE and code != sqlite3.SQLITE_IOERR_SHORT_READ:
             raise StoreFailed(

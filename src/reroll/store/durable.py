@@ -28,7 +28,6 @@ from reroll.store.writing import Writing
 Sync: TypeAlias = Literal["os", "disk"]
 Done: TypeAlias = Callable[[BaseException | None], None]
 
-PAGE_BYTES = 16384
 LOG_BYTES = 64 << 20
 """The log goes into the file when it has grown to this."""
 COMMIT_BYTES = 16 << 20
@@ -49,7 +48,7 @@ def open_store(directory: str | os.PathLike[str], *, sync: Sync = "os") -> "Stor
     lock = lock_directory(directory)
     try:
         if not path.exists():
-            write_file(directory, (), PAGE_BYTES)
+            write_file(directory, ())
         with Saved(path) as saved:  # ours and whole, else nothing is written to it
             counts = saved.counts()
         return Store(path, lock, sync, counts)
