@@ -43,17 +43,20 @@ class CodecError(Exception):
     """Somebody else's error."""
 
 
+@pytest.mark.parametrize(
+    "error", [CodecError("of the codec"), OSError("of the codec"), KeyboardInterrupt("of the codec")]
+)
 @pytest.mark.parametrize("is_first", [True, False])
-def test_an_error_in_the_changes_leaves_the_old_one(tmp_path, is_first):
+def test_an_error_in_the_changes_leaves_the_old_one(tmp_path, is_first, error):
     if not is_first:
         write_checkpoint(tmp_path, [change(1)])
 
     def changes():
         for uid in range(2, 200):
             yield change(uid, 50_000)
-        raise CodecError("of the codec")
+        raise error
 
-    with pytest.raises(CodecError, match="of the codec"):
+    with pytest.raises(type(error), match="of the codec"):
         write_checkpoint(tmp_path, changes())
     if is_first:
         assert names(tmp_path) == []

@@ -126,13 +126,15 @@ def test_a_directory_that_cannot_be_written_to(tmp_path, read_only):
     directory = tmp_path / "directory"
     with open_store(directory) as store:
         written(store, change(1))
+        store.copy_to(directory / "copy")
     read_only(directory)
     with pytest.raises(StoreFailed, match="permissions"):
         open_store(directory)
     with pytest.raises(StoreFailed, match="permissions"):
         write_checkpoint(directory, [])
-    with open_saved(directory) as saved:
-        assert list(contents(saved)["payloads"]) == [1], "a store at rest can be read there"
+    for place in (directory, directory / "copy"):
+        with open_saved(place) as saved:
+            assert list(contents(saved)["payloads"]) == [1], "what is at rest can be read there"
 
 
 def test_nothing_was_saved(tmp_path):

@@ -79,13 +79,22 @@ def test_one_checkpoint_at_a_time(tmp_path):
 
 
 FORKING = """
-import os
+import os, signal
 from reroll.store import open_store
 store = open_store(sys.argv[1])
+told, tell = os.pipe()
 child = os.fork()
 if child == 0:
-    sys.stdin.readline()
-    os._exit(0)
+    from reroll.errors import Closed
+    from reroll.store import Change
+    try:
+        store.write(Change(), print)
+    except Closed as error:
+        print(error, flush=True)
+    store.close()
+    os.write(tell, b"x")
+    signal.pause()
+os.read(told, 1)
 print(child, flush=True)
 sys.stdin.readline()
 """
@@ -94,6 +103,7 @@ sys.stdin.readline()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_does_not_keep_the_lock(tmp_path):
     with start(FORKING, tmp_path) as holder:
+        assert f"open in process {holder.pid}" in holder.stdout.readline()
         child = int(holder.stdout.readline())
         with pytest.raises(StoreLocked):
             open_store(tmp_path)
