@@ -1,23 +1,21 @@
 """A file as a whole: written beside the old one, brought to the disk, renamed. A crash leaves the old or the new one."""
 
-import contextlib
 import os
 import secrets
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 
 from reroll.errors import StoreFailed
 from reroll.store import schema
 from reroll.store.change import Change, net
-from reroll.store.connections import connect, failed
+from reroll.store.connections import connect, writing
 from reroll.store.lock import DirectoryLock
 from reroll.store.schema import FILE_NAME
 from reroll.store.writing import Writing
 
-PAGE_BYTES = 65536
-_CACHE_KB = 32 * 1024
-_TEMPORARY = f".{FILE_NAME}."
+_TEMPORARY = f".{FILE_NAME}.{{}}.tmp"
 
 
 def write_checkpoint(directory: str | os.PathLike[str], changes: Iterable[Change]) -> None:
@@ -31,7 +29,7 @@ def write_checkpoint(directory: str | os.PathLike[str], changes: Iterable[Change
     lock = lock_directory(directory)
     try:
         settle(directory / FILE_NAME)
-        write_file(directory, changes, PAGE_BYTES)
+        write_file(directory, changes)
     finally:
         lock.release()
 
@@ -53,58 +51,50 @@ def settle(path: Path) -> None:
     if not log.exists():
         return
     if path.exists() and log.stat().st_size:
-        try:
-            connection = connect(path, "rw")
-            try:
-                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
-            raise failed(error, path, "settling the store that was there") from error
-        if busy:
+        with writing(path), closing(connect(path, "rw")) as connection:
+            is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if is_busy:
             raise StoreFailed(f"{path} is being read: close what reads it, or name another directory")
-    with contextlib.suppress(FileNotFoundError):
-        log.unlink()
-    with contextlib.suppress(FileNotFoundError):
-        Path(f"{path}-shm").unlink()
+    for name in ("-wal", "-shm"):
+        Path(f"{path}{name}").unlink(missing_ok=True)
 
 
-def write_file(directory: Path, changes: Iterable[Change], page_bytes: int) -> None:
+def write_file(directory: Path, changes: Iterable[Change]) -> None:
     """Write the file of a directory whose lock the caller holds."""
     path = directory / FILE_NAME
-    for stale in directory.glob(f"{_TEMPORARY}*"):  # of writers that were killed: the lock is ours
+    for stale in directory.glob(_TEMPORARY.format("*")):  # of writers that were killed: the lock is ours
         stale.unlink(missing_ok=True)
-    temporary = directory / f"{_TEMPORARY}{secrets.token_hex(4)}"
+    temporary = directory / _TEMPORARY.format(secrets.token_hex(4))
     try:
-        _fill(temporary, changes, page_bytes)
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(directory)
-    except (sqlite3.Error, OSError) as error:
-        raise failed(error, path, "writing the checkpoint") from error
+        with writing(path):
+            connection = connect(temporary, "rwc")
+        with closing(connection):
+            _fill(connection, changes, path)
+        with writing(path):
+            _sync(temporary)
+            temporary.replace(path)
+            _sync(directory)
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _fill(path: Path, changes: Iterable[Change], page_bytes: int) -> None:
-    connection = connect(path, "rwc")
-    try:
-        connection.execute(f"PRAGMA page_size = {page_bytes}")
+def _fill(connection: sqlite3.Connection, changes: Iterable[Change], path: Path) -> None:
+    with writing(path):
+        connection.execute(f"PRAGMA page_size = {schema.PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = NONE")
         connection.execute("PRAGMA journal_mode = OFF")  # what fails is thrown away as a whole
         connection.execute("PRAGMA synchronous = OFF")  # the file is brought to the disk once, at the end
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         connection.execute("BEGIN EXCLUSIVE")
         schema.create(connection)
-        writing = Writing.anew(connection)
-        for change in changes:
-            writing.apply(net((change,)))
-        writing.finish()
+        into = Writing.anew(connection)
+    for change in changes:  # whose errors are not ours
+        with writing(path):
+            into.apply(net((change,)))
+    with writing(path):
+        into.finish()
         connection.execute("COMMIT")
-    finally:
-        connection.close()
 
 
 def _sync(path: Path) -> None:

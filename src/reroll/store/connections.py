@@ -5,6 +5,7 @@ Nobody here opens the file but SQLite: to close a second descriptor of it would 
 """
 
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except RerollError:
         raise
-    except (sqlite3.Error, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (sqlite3.Error, struct.error, LookupError, TypeError, ValueError) as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
         if code & 0xFF in _OUTSIDE and code != sqlite3.SQLITE_IOERR_SHORT_READ:
             raise StoreFailed(
@@ -71,13 +72,28 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def failed(error: BaseException, path: Path, doing: str) -> RerollError:
-    """Return the typed error for what went wrong while writing."""
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while writing a file into `StoreFailed`, or `CorruptData` if the file is damaged."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise failed(error, path) from error
+
+
+def failed(error: Exception, path: Path) -> RerollError:
+    """Return the typed error for what went wrong while writing a file."""
     if isinstance(error, RerollError):
         return error
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in _FOUND_CORRUPT:
-        return CorruptData(f"{path} is damaged ({error}), found while {doing}; restore it from a copy")
+        return CorruptData(
+            f"{path} is damaged ({error}): it was truncated or altered; restore it from a copy"
+        )
+    if isinstance(error, sqlite3.OperationalError | OSError):
+        return StoreFailed(
+            f"{path} cannot be written ({error}): see to the space on the disk and to the permissions, then open it again"
+        )
     return StoreFailed(
-        f"{doing} failed for {path} ({type(error).__name__}: {error}): see to the space on the disk and to the "
-        "permissions, then open it again"
+        f"{path} cannot hold what was to be written ({type(error).__name__}: {error}): hand over plain values of the "
+        "columns' types, then open it again"
     )

@@ -18,7 +18,7 @@ from typing import Literal, Self, TypeAlias
 from reroll.errors import Closed, RerollError
 from reroll.store.change import Change, Row, net
 from reroll.store.checkpoint import lock_directory, write_checkpoint, write_file
-from reroll.store.connections import connect, failed, reading
+from reroll.store.connections import connect, failed, reading, writing
 from reroll.store.lock import DirectoryLock
 from reroll.store.reading import Reading
 from reroll.store.saved import Saved
@@ -28,7 +28,6 @@ from reroll.store.writing import Writing
 Sync: TypeAlias = Literal["os", "disk"]
 Done: TypeAlias = Callable[[BaseException | None], None]
 
-PAGE_BYTES = 16384
 LOG_BYTES = 64 << 20
 """The log goes into the file when it has grown to this."""
 COMMIT_BYTES = 16 << 20
@@ -49,7 +48,7 @@ def open_store(directory: str | os.PathLike[str], *, sync: Sync = "os") -> "Stor
     lock = lock_directory(directory)
     try:
         if not path.exists():
-            write_file(directory, (), PAGE_BYTES)
+            write_file(directory, ())
         with Saved(path) as saved:  # ours and whole, else nothing is written to it
             counts = saved.counts()
         return Store(path, lock, sync, counts)
@@ -64,6 +63,7 @@ class Store:
     def __init__(self, path: Path, lock: DirectoryLock, sync: Sync, counts: dict[str, int]) -> None:
         self._path = path
         self._lock = lock
+        self._pid = os.getpid()
         self._guard = threading.Lock()  # held for moments only
         self._queued = threading.Condition(self._guard)
         self._queue: deque[tuple[Change, Done]] = deque()
@@ -103,8 +103,7 @@ class Store:
         in it, all queued and all later ones get the same error.
         """
         with self._guard:
-            if self._is_closing:
-                raise Closed(f"the store {self._path} was closed; open it again to write")
+            self._check_open()
             self._queue.append((change, done))
             self._queued.notify()
 
@@ -114,7 +113,7 @@ class Store:
                 try:
                     self._commit([change for change, _ in batch])
                 except Exception as error:  # noqa: BLE001  (whatever it was, nothing may be written after it)
-                    self._error = failed(error, self._path, "writing")
+                    self._error = failed(error, self._path)
             for _, done in batch:
                 try:
                     done(self._error)
@@ -175,8 +174,7 @@ class Store:
     def _reader(self) -> Iterator[Reading]:
         """Lend a connection that sees what is committed now."""
         with self._guard:
-            if self._is_closing:
-                raise Closed(f"the store {self._path} was closed; open it again to read")
+            self._check_open()
             connection = self._idle_readers.pop() if self._idle_readers else None
         if connection is None:
             with reading(self._path):
@@ -202,8 +200,7 @@ class Store:
     def begin_copy(self) -> "Copy":
         """Fix what is committed now, quickly; `Copy.run` writes it later."""
         with self._guard:
-            if self._is_closing:
-                raise Closed(f"the store {self._path} was closed; open it again to copy it")
+            self._check_open()
         return Copy(Saved(self._path))
 
     def copy_to(self, directory: str | os.PathLike[str]) -> None:
@@ -213,11 +210,21 @@ class Store:
 
     # --- the end
 
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise Closed(f"the store {self._path} was closed; open it again")
+        if os.getpid() != self._pid:  # the writer's thread and SQLite's connections stay with the parent
+            raise Closed(
+                f"the store {self._path} is open in process {self._pid}, and not in its forked child"
+            )
+
     def close(self) -> None:
         """Write what is queued, bring the log into the file, close it and give the directory free. Idempotent.
 
         From within `done` it returns at once, and the rest happens when the queue is written.
         """
+        if os.getpid() != self._pid:
+            return  # a forked child has nothing to close
         with self._guard:
             self._is_closing = True
             self._queued.notify()
@@ -284,20 +291,15 @@ class Copy:
 
 
 def _connect_writer(path: Path, sync: Sync) -> sqlite3.Connection:
-    try:
+    with writing(path):
         connection = connect(path, "rw")
-    except sqlite3.Error as error:
-        raise failed(error, path, "opening the store") from error
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[sync]}")
-        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page_bytes}")
-        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-        connection.execute("PRAGMA temp_store = MEMORY")
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, sqlite3.Error):
-            raise failed(error, path, "opening the store") from error
-        raise
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[sync]}")
+            (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+            connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page_bytes}")
+            connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        except BaseException:
+            connection.close()
+            raise
     return connection

@@ -3,6 +3,8 @@
 import sqlite3
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from reroll.store import seals
 from reroll.store.change import Fact, Net
@@ -22,6 +24,7 @@ class Writing:
         self._counts = counts
         self._counted: set[str] = set()
         """Names whose count has changed in this transaction."""
+        self._highest = {name: self._highest_uid(name) for name in (ROWS, PAYLOADS)}
 
     @classmethod
     def anew(cls, connection: sqlite3.Connection) -> "Writing":
@@ -35,18 +38,19 @@ class Writing:
     def apply(self, net: Net) -> None:
         """Write. O(what has changed)."""
         if net.rows:
-            self._delete(ROWS, "DELETE FROM rows WHERE uid = ?", net.rows)
+            self._delete(ROWS, net.rows)
             rows = [(*row, seals.row_seal(row)) for row in net.rows.values() if row is not None]
             self._insert(ROWS, _INSERT_ROW, rows)
         if net.payloads:
-            self._delete(PAYLOADS, "DELETE FROM payloads WHERE uid = ?", net.payloads)
+            self._delete(PAYLOADS, net.payloads)
             payloads = [
                 (uid, seals.payload_seal(uid, blob), blob)
                 for uid, blob in net.payloads.items()
                 if blob is not None
             ]
             self._insert(PAYLOADS, "INSERT INTO payloads VALUES (?, ?, ?)", payloads)
-        for (kind, is_gone), facts in groupby(net.facts, lambda fact: (fact[0], fact[2] is None)):
+        by_kind = sorted(net.facts, key=itemgetter(0))  # the order of one kind is kept
+        for (kind, is_gone), facts in groupby(by_kind, lambda fact: (fact[0], fact[2] is None)):
             self._write_facts(kind, is_gone, list(facts))
         if net.state is not None:
             self._write_state(net.state)
@@ -57,15 +61,24 @@ class Writing:
             self._describe(name, self._counts[name])
         self._counted.clear()
 
-    def _delete(self, name: str, statement: str, uids: Iterable[int]) -> None:
-        before = self._connection.total_changes
-        self._connection.executemany(statement, [(uid,) for uid in uids])
-        self._count(name, before - self._connection.total_changes)
+    def _highest_uid(self, table: str) -> int:
+        (highest,) = self._connection.execute(f"SELECT max(uid) FROM {table}").fetchone()  # noqa: S608
+        return -(1 << 63) if highest is None else int(highest)
 
-    def _insert(self, name: str, statement: str, values: Sequence[tuple[object, ...]]) -> None:
+    def _delete(self, table: str, uids: Iterable[int]) -> None:
+        # Most uids are new, and higher than all that were ever here.
+        highest = self._highest[table]
+        old = [(uid,) for uid in uids if uid <= highest]
+        if old:
+            before = self._connection.total_changes
+            self._connection.executemany(f"DELETE FROM {table} WHERE uid = ?", old)  # noqa: S608
+            self._count(table, before - self._connection.total_changes)
+
+    def _insert(self, name: str, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
         if values:
             self._connection.executemany(statement, values)
             self._count(name, len(values))
+            self._highest[name] = max(self._highest[name], *(uid for uid, *_ in values))
 
     def _write_facts(self, kind: str, is_gone: bool, facts: list[Fact]) -> None:
         before = self._connection.total_changes
