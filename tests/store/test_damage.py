@@ -67,6 +67,24 @@ def test_a_page_in_place_of_another(whole, tmp_path):
         assert content_or_none(path) in (None, expected)
 
 
+@pytest.mark.parametrize("table", ["rows", "payloads", "facts"])
+def test_a_cell_in_place_of_another(tmp_path, table):
+    """Two pointers to one cell: each is whole and their number is right, but one is there twice and one is not."""
+    write_checkpoint(tmp_path, [change(uid, 100) for uid in range(10)])
+    path = tmp_path / FILE_NAME
+    connection = sqlite3.connect(path)
+    query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+    (page,) = connection.execute(query, (table,)).fetchone()
+    connection.close()
+    data = bytearray(path.read_bytes())
+    start_of_page = (page - 1) * 32768
+    assert data[start_of_page] == 13, "a leaf of a table"
+    pointers = start_of_page + 8
+    data[pointers + 6 : pointers + 8] = data[pointers + 8 : pointers + 10]
+    path.write_bytes(data)
+    assert content_or_none(tmp_path) is None
+
+
 def test_zeros_in_place_of_a_page(whole, tmp_path):
     data, expected = whole
     path = tmp_path / FILE_NAME

@@ -7,6 +7,7 @@ import pytest
 
 from reroll.errors import StoreError, StoreLocked
 from reroll.store import FILE_NAME, open_saved, open_store, write_checkpoint
+from reroll.store import lock as lock_module
 from store.samples import change, contents, start, written
 
 HOLDER = """
@@ -112,6 +113,24 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
         os.kill(child, 0)  # it is alive
         open_store(tmp_path).close()
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_lock_file_that_is_removed_meanwhile(tmp_path, monkeypatch):
+    """Between opening the file and locking it, its last holder removed it, and a third made a new one and holds that."""
+    path, others = tmp_path / "replay_buffer.lock", []
+    original = lock_module._try_lock
+
+    def late(descriptor):
+        monkeypatch.undo()
+        path.unlink()
+        others.append(open_store(tmp_path))
+        return original(descriptor)
+
+    monkeypatch.setattr(lock_module, "_try_lock", late)
+    with pytest.raises(StoreLocked):
+        open_store(tmp_path)
+    others[0].close()
+    open_store(tmp_path).close()
 
 
 def test_a_lock_file_that_was_left_does_no_harm(tmp_path):
