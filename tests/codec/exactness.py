@@ -55,8 +55,13 @@ def _all(these: Any, those: Any) -> bool:
     return len(these) == len(those) and all(map(exact, these, those))
 
 
-def _order(item: Any) -> tuple[str, str]:
-    return type(item).__name__, repr(item)
+def _order(item: Any) -> str:
+    """Return a text by which members of equal sets come in the same order, also sets with NaN in them."""
+    if isinstance(item, frozenset):
+        return f"frozenset {sorted(map(_order, item))}"
+    if isinstance(item, tuple):
+        return f"tuple {list(map(_order, item))}"
+    return f"{type(item).__name__} {item!r}"
 
 
 def _attributes(value: Any) -> dict[str, Any]:

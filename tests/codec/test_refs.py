@@ -77,7 +77,7 @@ def test_a_table_that_gives_no_numbers():
         def store(self, ref):
             return "first"
 
-    with pytest.raises(NotStorable, match="refs.store gave 'first'"):
+    with pytest.raises(NotStorable, match=r"refs\.store gave 'first'"):
         encode([ObjectRef("a")], refs=Wrong())
 
 

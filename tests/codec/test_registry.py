@@ -67,7 +67,7 @@ def test_what_cannot_be_registered(cls, options, message):
     before = dict(BY_TYPE), dict(BY_NAME)
     with pytest.raises(InvalidArgument, match=message):
         register(cls, **options)
-    assert (BY_TYPE, BY_NAME) == before
+    assert before == (BY_TYPE, BY_NAME)
 
 
 def test_two_classes_of_one_name_are_refused():

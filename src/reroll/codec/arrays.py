@@ -102,7 +102,9 @@ def read_arrays(table: Any, blob: memoryview, start: int) -> list[Array]:
             dtype, dims, order = read_dtype(code), *_read_shape(shape)
             end = at + math.prod(dims) * dtype.itemsize
             if end > size or not dtype.itemsize or dtype.subdtype is not None:
-                raise CorruptData(f"an array of shape {dims} and dtype {dtype} does not fit into {size} bytes")
+                raise CorruptData(
+                    f"an array of shape {dims} and dtype {dtype} does not fit into {size} bytes"
+                )
             content = np.frombuffer(blob, np.uint8)[at:end]
             try:
                 arrays.append(content.view(dtype).reshape(dims, order=order))

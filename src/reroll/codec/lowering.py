@@ -280,5 +280,8 @@ _HANDLERS: Final[dict[type, Callable[[Encoder, Any, int], Any]]] = {
     dt.timedelta: lambda self, value, _: self._nested(codes.TIMEDELTA, write_timedelta(value)),
     UUID: lambda _, value, __: Ext(codes.UUID, value.bytes),
     Decimal: lambda _, value, __: Ext(codes.DECIMAL, str(value).encode()),
-    **{kind: lambda self, value, _: self._nested(codes.PATH, self.lower(write_path(value), 0)) for kind in PATH_TYPES},
+    **{
+        kind: lambda self, value, _: self._nested(codes.PATH, self.lower(write_path(value), 0))
+        for kind in PATH_TYPES
+    },
 }
