@@ -6,7 +6,7 @@ before, so no offset is stored, and none can point outside or overlap. What is r
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -101,11 +101,15 @@ def read_arrays(table: Any, blob: memoryview, start: int) -> list[Array]:
         else:
             dtype, dims, order = read_dtype(code), *_read_shape(shape)
             end = at + math.prod(dims) * dtype.itemsize
-            if end > size or not dtype.itemsize:
+            if end > size or not dtype.itemsize or dtype.subdtype is not None:
                 raise CorruptData(
                     f"an array of shape {dims} and dtype {dtype} does not fit into {size} bytes"
                 )
-            arrays.append(_view(blob, dtype, dims, order, at))
+            content = np.frombuffer(blob, np.uint8)[at:end]
+            try:
+                arrays.append(content.view(dtype).reshape(dims, order=order))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise CorruptData(f"an array of shape {dims} and dtype {dtype}: {error}") from error
         at = (end + _PAD) & ~_PAD
     if at != size:
         raise CorruptData(f"arrays end at byte {at} of {size}")
@@ -119,8 +123,8 @@ def _aligned(blob: memoryview) -> memoryview:
     return memoryview(bytes(blob))
 
 
-def _read_shape(shape: Any) -> tuple[Sequence[int], str]:
-    order = "C"
+def _read_shape(shape: Any) -> tuple[Sequence[int], Literal["C", "F"]]:
+    order: Literal["C", "F"] = "C"
     if type(shape) is list and len(shape) == 1 and type(shape[0]) is list:
         shape, order = shape[0], "F"
     elif type(shape) is int:
@@ -130,10 +134,3 @@ def _read_shape(shape: Any) -> tuple[Sequence[int], str]:
     if any(size < 0 for size in shape):
         raise CorruptData(f"an array of shape {shape!r}: a size is below 0")
     return tuple(shape), order
-
-
-def _view(blob: memoryview, dtype: np.dtype[Any], dims: Sequence[int], order: Any, at: int) -> Array:
-    try:
-        return np.ndarray(dims, dtype, blob, at, order=order)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise CorruptData(f"an array of shape {dims} and dtype {dtype}: {error}") from error

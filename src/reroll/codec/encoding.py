@@ -31,7 +31,9 @@ def encode(value: Any, *, allow_pickle: bool = False, refs: Refs | None = None, 
         text = f"{root}: {refusal}" if found is None else f"{found.path}: {found.reason}"
         raise NotStorable(text) from refusal.__cause__
     except (OverflowError, ValueError) as error:
-        raise NotStorable(f"{root}: {error}; put smaller groups") from error
+        raise NotStorable(
+            f"{root}: too large for the format, or a name in it is no text: {type(error).__name__}: {error}"
+        ) from error
     except RecursionError as error:
         raise NotStorable(
             f"{root}: nested more than {MAX_DEPTH} deep, or stored where the stack is nearly full"

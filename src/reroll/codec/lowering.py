@@ -140,7 +140,12 @@ class Encoder:
         return _numbered(codes.BYTEARRAY, self.arrays.add_buffer(UINT8, len(value), bytes(value), len(value)))
 
     def _array(self, array: np.ndarray[Any, Any], _: int) -> Ext:
-        return _numbered(codes.ARRAY, self.arrays.add(array))
+        try:
+            return _numbered(codes.ARRAY, self.arrays.add(array))
+        except Refusal:
+            if self._allow_pickle:  # Python objects in it
+                return self._pickled(array)
+            raise
 
     def _tensor(self, tensor: Any) -> Ext:
         if id(tensor) not in self._tensors:
@@ -187,11 +192,14 @@ class Encoder:
             except RuntimeError as error:  # torch's way to say that it cannot
                 raise Refusal(f"a tensor that cannot be copied: {error}") from error
         if isinstance(value, np.generic):
-            return self._nested(codes.SCALAR, write_scalar(value))
+            return self._nested(codes.SCALAR, self.lower(write_scalar(value), 0))
         if is_ref(value):
             return self._ref(value)
         if not self._allow_pickle:
             raise Refusal
+        return self._pickled(value)
+
+    def _pickled(self, value: Any) -> Ext:
         try:
             return Ext(codes.PICKLE, pickle.dumps(value, protocol=5))
         except Exception as error:
@@ -272,5 +280,8 @@ _HANDLERS: Final[dict[type, Callable[[Encoder, Any, int], Any]]] = {
     dt.timedelta: lambda self, value, _: self._nested(codes.TIMEDELTA, write_timedelta(value)),
     UUID: lambda _, value, __: Ext(codes.UUID, value.bytes),
     Decimal: lambda _, value, __: Ext(codes.DECIMAL, str(value).encode()),
-    **{kind: lambda self, value, _: self._nested(codes.PATH, write_path(value)) for kind in PATH_TYPES},
+    **{
+        kind: lambda self, value, _: self._nested(codes.PATH, self.lower(write_path(value), 0))
+        for kind in PATH_TYPES
+    },
 }

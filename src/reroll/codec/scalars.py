@@ -10,8 +10,11 @@ from reroll.errors import CorruptData
 
 def write_scalar(value: np.generic) -> list[Any]:
     """Return the dtype and the bytes of a scalar; raises Refusal."""
-    if type(value) in (np.str_, np.bytes_):  # an array would drop zeros at the end
-        return [None, value.item()]
+    # By Python's own means: numpy would drop zeros at the end.
+    if type(value) is np.str_:
+        return [None, str.__getitem__(value, slice(None))]
+    if type(value) is np.bytes_:
+        return [None, bytes.__getitem__(value, slice(None))]
     return [write_dtype(value.dtype), value.tobytes()]
 
 

@@ -35,7 +35,9 @@ def write_tensor(tensor: Any, arrays: ArrayWriter) -> list[Any]:
         raise Refusal(
             f"a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device}; make it a dense tensor of numbers"
         )
-    flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.stride(0) != 1:  # a single entry counts as contiguous whatever its stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
     content = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     index = arrays.add_buffer(UINT8, len(content), content, len(content))
     return [index, name, list(tensor.shape), tensor.requires_grad]
