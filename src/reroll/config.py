@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -27,6 +27,7 @@ from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, sel
 from reroll.engine.task import TaskSettings
 from reroll.engine.window import StalenessWindow
 from reroll.errors import InvalidArgument, InvalidConfig
+from reroll.store import open_store
 from reroll.table import Table
 from reroll.waiting import LoopWaits
 
@@ -73,6 +74,9 @@ _Limiters = Annotated[
     _named([*LIMITERS, StalenessWindow.type]),
 ]
 _Count = Annotated[int, Field(ge=1)]
+B = TypeVar("B")
+_KEPT_STEPS = 64
+"""For how many training steps a durable buffer keeps what they consumed, unless configured."""
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -148,6 +152,17 @@ class ReplayBufferConfig(TaskConfig):
         max_bytes: how many bytes of rollouts fit, over all tasks; None: unlimited.
         out_ttl_s: a group that was taken to be rolled again is given up after so many seconds; None: never.
         seed: the same seed and the same calls give the same samples; None: random.
+        store: a directory that keeps every group and every change, so that a crash loses none; None: memory only.
+        sync: a put is acknowledged when it survives the end of the process ("os") or of the machine ("disk").
+        max_resident_bytes: with a store, how many bytes of rollouts stay in memory as well; those that do not fit are
+            read when they are handed out. None: all stay.
+        on_corrupt: with a store, whether a group whose data were altered on disk raises CorruptData when it is handed
+            out, or is passed over and counted as lost.
+        max_uncommitted_steps: for how many training steps what they consumed is kept, until `commit`, so that `rewind`
+            can undo it; 0: not at all; None: 64 with a store, else 0.
+        put_id_history: how many put ids are remembered.
+        allow_pickle: whether objects of unregistered types are pickled when they are stored, and unpickled when they are
+            read. Unpickling runs code: only for files that nobody else can write.
 
     """
 
@@ -155,6 +170,21 @@ class ReplayBufferConfig(TaskConfig):
     max_bytes: _Count | None = None
     out_ttl_s: _Seconds | None = None
     seed: int | None = None
+    store: Annotated[Path, Field(strict=False)] | None = None
+    sync: Literal["os", "disk"] = "os"
+    max_resident_bytes: Annotated[int, Field(ge=0)] | None = None
+    on_corrupt: Literal["raise", "skip"] = "raise"
+    max_uncommitted_steps: Annotated[int, Field(ge=0)] | None = None
+    put_id_history: _Count = 65_536
+    allow_pickle: bool = False
+
+    @model_validator(mode="after")
+    def _only_with_a_store(self) -> Self:
+        if self.store is None and (self.max_resident_bytes is not None or self.sync != "os"):
+            raise InvalidConfig(
+                "sync and max_resident_bytes are for a buffer with a store; name its directory"
+            )
+        return self
 
     @field_serializer("tasks")
     def _only_what_differs(self, tasks: dict[str, TaskConfig]) -> dict[str, Any]:
@@ -194,11 +224,11 @@ class ReplayBufferConfig(TaskConfig):
 
     def build(self) -> ReplayBuffer:
         """Return an asyncio buffer. Raises InvalidConfig for what can never proceed."""
-        return ReplayBuffer(self._groups(), LoopWaits())
+        return self._made(lambda options: ReplayBuffer(self._groups(), LoopWaits(), **options))
 
     def build_blocking(self) -> BlockingReplayBuffer:
         """Return a thread-safe buffer with the same verbs, without `await`."""
-        return BlockingReplayBuffer(self._groups())
+        return self._made(lambda options: BlockingReplayBuffer(self._groups(), **options))
 
     def build_table(self, global_batch_size: int) -> Table:
         """Return a table whose capacity and min_size are one global batch, unless configured.
@@ -223,15 +253,43 @@ class ReplayBufferConfig(TaskConfig):
             seed=self.seed,
         )
 
+    def _made(self, make: Callable[[dict[str, Any]], B]) -> B:
+        """Return a buffer that was made with these options; its store is open, if it has one."""
+        options = {"put_id_history": self.put_id_history, "allow_pickle": self.allow_pickle}
+        if self.store is None:
+            return make(options)
+        kept = {"max_resident_bytes": self.max_resident_bytes, "on_corrupt": self.on_corrupt}
+        store = open_store(self.store, sync=self.sync)
+        try:
+            return make({**options, **kept, "store": store})
+        except BaseException:
+            store.close()
+            raise
+
     def _groups(self) -> Groups:
         # Made here, so that what cannot proceed is refused now, and not when a task is first used.
-        settings = {name: _settings(self.for_task(name)) for name in self.tasks}
+        settings = {name: self._settings(self.for_task(name)) for name in self.tasks}
         rules = {name: _rules(self.for_task(name)) for name in self.tasks}
-        common_settings, common_rules = _settings(self), _rules(self)
+        common_settings, common_rules = self._settings(self), _rules(self)
         engine = Engine(
             lambda name: settings.get(name, common_settings), seed=self.seed, max_bytes=self.max_bytes
         )
         return Groups(engine, lambda name: rules.get(name, common_rules), self.out_ttl_s)
+
+    def _settings(self, config: TaskConfig) -> TaskSettings:
+        kept = self.max_uncommitted_steps
+        return TaskSettings(
+            capacity=config.capacity,
+            sampler=config.sampler,
+            remover=config.remover,
+            max_times_sampled=config.max_times_sampled,
+            limiter=config.limiter(1),
+            window=config.window(),
+            max_uncommitted_steps=kept if kept is not None else 0 if self.store is None else _KEPT_STEPS,
+            is_durable=self.store is not None,
+            rejected_capacity=config.rejected_capacity,
+            expires=True,
+        )
 
 
 class SyncReplayBufferConfig(ReplayBufferConfig):
@@ -244,19 +302,6 @@ class AsyncReplayBufferConfig(ReplayBufferConfig):
     """A buffer for asynchronous training: the stalest group first, then the oldest."""
 
     sampler: _Selector = Stalest()
-
-
-def _settings(config: TaskConfig) -> TaskSettings:
-    return TaskSettings(
-        capacity=config.capacity,
-        sampler=config.sampler,
-        remover=config.remover,
-        max_times_sampled=config.max_times_sampled,
-        limiter=config.limiter(1),
-        window=config.window(),
-        rejected_capacity=config.rejected_capacity,
-        expires=True,
-    )
 
 
 def _rules(config: TaskConfig) -> GroupRules:

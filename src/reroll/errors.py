@@ -6,6 +6,7 @@ RerollError
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Closed           (RuntimeError)    the table or buffer was shut down
+├── NotEmpty         (RuntimeError)    a buffer that was used before cannot become another
 ├── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
 │   ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
 │   ├── InvalidConfig                  a configuration that can never proceed
@@ -18,6 +19,8 @@ RerollError
 └── StoreError       (RuntimeError)    a directory that cannot be written to
     ├── StoreFailed                    the disk is full or fails, or the permissions forbid it
     └── StoreLocked                    somebody else is writing there
+
+UncommittedWarning                     a warning: what a training step used was let go before it was committed
 
 All are picklable (they cross process borders) and say what to do next.
 """
@@ -57,6 +60,10 @@ class LeaseExpired(RerollError, TimeoutError):  # noqa: N818
 
 class Closed(RerollError, RuntimeError):  # noqa: N818
     """The table or buffer was shut down; this call was not carried out."""
+
+
+class NotEmpty(RerollError, RuntimeError):  # noqa: N818
+    """Only a new buffer can resume; this one was used before. Nothing was changed."""
 
 
 class CorruptData(RerollError, ValueError):  # noqa: N818
@@ -108,3 +115,7 @@ class StoreFailed(StoreError):  # noqa: N818
 
 class StoreLocked(StoreError):  # noqa: N818
     """Somebody else writes to this directory; the message says who."""
+
+
+class UncommittedWarning(UserWarning):
+    """What a training step used was let go before it was committed; `rewind` cannot undo it any more."""

@@ -8,16 +8,21 @@ so a waiter that is cancelled after it was woken has taken nothing. Whoever leav
 `ThreadWaits` sleeps on a condition of the caller's lock, `LoopWaits` on a future of the running event loop.
 """
 
+import contextlib
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from reroll.errors import InvalidArgument, WaitTimeout
 
+if TYPE_CHECKING:
+    import asyncio
+
 Possible = Callable[[], bool]
+T = TypeVar("T")
 
 
 class Waits(Protocol):
@@ -41,6 +46,25 @@ class Waits(Protocol):
 
     def waiting(self, queue: Hashable) -> int:
         """Return how many stand in a queue."""
+
+    def signal(self) -> "Signal":
+        """Return something to wait for that happens once, in another thread's time."""
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Let a call be made where the shell runs, from any other thread."""
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Do work that takes long, and touches nothing of the shell, while others go on."""
+
+
+class Signal(Protocol):
+    """Something that happens once, and whom it matters to."""
+
+    async def wait(self) -> None:
+        """Return when it has happened."""
+
+    def set(self) -> None:
+        """Let it have happened."""
 
 
 class _Line:
@@ -135,9 +159,43 @@ class ThreadWaits(_Line):
         # A blocking buffer drives its coroutines in the caller's thread, so blocking here is what is wanted.
         return self.block(queues, possible, deadline, what)
 
+    def signal(self) -> "Signal":
+        return _ThreadSignal(self._lock)
+
+    def post(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            call()
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        self._lock.release()
+        try:
+            return work()
+        finally:
+            self._lock.acquire()
+
+
+class _ThreadSignal:
+    """Waited for and set under the lock."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._condition = threading.Condition(lock)
+        self._is_set = False
+
+    async def wait(self) -> None:
+        while not self._is_set:
+            self._condition.wait()
+
+    def set(self) -> None:
+        self._is_set = True
+        self._condition.notify_all()
+
 
 class LoopWaits(_Line):
     """Waiters are tasks of one event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def until(
         self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
@@ -164,6 +222,41 @@ class LoopWaits(_Line):
         finally:
             self._leave(waiter)
         return True
+
+    def signal(self) -> "Signal":
+        return _LoopSignal(self._running_loop())
+
+    def post(self, call: Callable[[], None]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # its loop is over; whoever comes next in another one looks
+                self._loop.call_soon_threadsafe(call)
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return await self._running_loop().run_in_executor(None, work)
+
+    def _running_loop(self) -> "asyncio.AbstractEventLoop":
+        import asyncio  # noqa: PLC0415
+
+        self._loop = asyncio.get_running_loop()
+        return self._loop
+
+
+class _LoopSignal:
+    """Waited for and set in the loop."""
+
+    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
+        self._future: asyncio.Future[None] = loop.create_future()
+
+    async def wait(self) -> None:
+        import asyncio  # noqa: PLC0415
+
+        await asyncio.shield(self._future)  # who is cancelled must not cancel it for the others
+
+    def set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
 
 
 def deadline_of(timeout: float | None, name: str = "timeout") -> float | None:

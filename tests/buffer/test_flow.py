@@ -79,7 +79,8 @@ def test_a_batch_counts_as_its_groups_one_by_one():
         known = [Group(1, items, summarize(items)) for items in batch]
         for use, group in enumerate(known, start=1):
             singly.trained("math", group, step, use)
-        together.trained_all("math", known, step, range(1, len(known) + 1))
+        told = [max(item.seq_staleness for item in items) for items in batch]
+        together.trained_all("math", known, step, range(1, len(known) + 1), told)
         assert together.tasks.get("math") == singly.tasks.get("math", TaskFlow())
 
 

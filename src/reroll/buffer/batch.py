@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Any, Protocol
 
-from reroll.buffer.leases import Held
 from reroll.sample import Sample
 
 
@@ -16,12 +15,14 @@ class _Holder(Protocol):
 class Batch:
     """Groups under a lease, by task. `ack` consumes them; until then they come back if anything goes wrong."""
 
-    def __init__(self, holder: _Holder, lease: int, held: Held) -> None:
+    def __init__(self, holder: _Holder, lease: int, samples: dict[str, list[Sample]]) -> None:
         self._holder = holder
         self._done = False
         self.id = lease
-        self.groups: dict[str, list[list[Any]]] = held.groups
-        self.samples: dict[str, list[Sample]] = held.samples
+        self.groups: dict[str, list[list[Any]]] = {
+            name: [sample.group for sample in given] for name, given in samples.items()
+        }
+        self.samples = samples
         """The same groups with what is known of the draw that chose each."""
 
     @property

@@ -23,9 +23,9 @@ T = TypeVar("T")
 class BlockingReplayBuffer:
     """Thread-safe; same verbs, same arguments, same results and errors as ReplayBuffer, without `await`."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, **options: Any) -> None:
         self._lock = threading.Lock()
-        self._target = ReplayBuffer(groups, ThreadWaits(self._lock))
+        self._target = ReplayBuffer(groups, ThreadWaits(self._lock), **options)
 
     def __len__(self) -> int:
         with self._lock:

@@ -63,6 +63,7 @@ class Changing(Shell):
                 task, self._groups.expirable(name) if chosen is None else chosen, asked
             )
         self._waits.wake()
+        await self._written()
         return expired
 
     async def delete(self, which: Iterable[int] | Where) -> int:
@@ -74,6 +75,7 @@ class Changing(Shell):
             slots = self._groups.resident_slots(checked_uids(which))
         deleted = self._groups.delete(slots)
         self._waits.wake()
+        await self._written()
         return deleted
 
     async def forget(self, uids: Iterable[int]) -> int:
@@ -81,6 +83,7 @@ class Changing(Shell):
         self._check_open()
         forgotten = self._groups.forget_out(checked_uids(uids))
         self._waits.wake()
+        await self._written()
         return forgotten
 
     async def update_priorities(self, priorities: Mapping[int, float]) -> list[int]:
@@ -96,7 +99,9 @@ class Changing(Shell):
         weights = np.array([checked[uid] for uid in known], np.float64)
         self._engine.set_priorities(self._groups.slots(known), weights)
         self._waits.wake()
-        return [uid for uid in checked if not self._groups.is_resident(uid)]
+        unknown = [uid for uid in checked if not self._groups.is_resident(uid)]
+        await self._written()
+        return unknown
 
     async def patch(
         self, uid: int, *, tags: Mapping[str, Scalar] | None = None, **fields: Sequence[Any]
@@ -107,6 +112,11 @@ class Changing(Shell):
         """
         self._check_open()
         self._groups.patch(uid, fields, tags)
+        if self._disk is not None:
+            group = self._groups.find(uid)
+            assert group is not None  # noqa: S101  (it was just patched)
+            self._disk.add(uid, self._disk.encode(group.items))
+            await self._disk.written()
 
     async def set_rate_limiter(self, task_name: str, rate_limiter: Limiter) -> None:
         """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed."""

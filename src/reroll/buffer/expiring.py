@@ -1,7 +1,7 @@
 """Expiry: what is too stale is emptied to be rolled again, or dropped; what is too old goes."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,14 @@ class Expiring(Payloads):
         super().__init__(engine, rules_of, out_ttl_s)
         self._thresholds: dict[str, Thresholds] = {}  # of each task's last refresh
         self._refreshes: dict[str, int] = {}  # how many each task has seen
+
+    def rules_state(self) -> dict[str, Any]:
+        """Return what is to be remembered of refreshes."""
+        return {"thresholds": self._thresholds, "refreshes": self._refreshes}
+
+    def restore_rules(self, state: Mapping[str, Any]) -> None:
+        self._thresholds = {name: Thresholds(*told) for name, told in state["thresholds"].items()}
+        self._refreshes = dict(state["refreshes"])
 
     def learn_step(self, task: Task, step: int | None) -> None:
         """Tell a task its training step; what is older than its age limit goes."""
@@ -132,12 +140,17 @@ class Expiring(Payloads):
             },
         )
         for slot in slots.tolist():
-            self._group(slot).expire_later(task.step or 0)
+            group = self._group(slot)
+            for keeper in self.keepers:
+                keeper.before_record(group)
+            group.expire_later(task.step or 0)
 
     def _expire_members(self, task: Task, slot: int, staleness: Mapping[int, int]) -> None:
         """Let members of one group expire, at once; the group waits in EXPIRED."""
         group, columns = self._group(slot), self.engine.columns
         one = np.array([slot])
+        self.load([group])
+        self._before_change(group)
         group.expire_now(staleness)
         summary = summarize(group.items)
         group.learn(summary)
@@ -156,6 +169,8 @@ class Expiring(Payloads):
         unseen = slots[(columns.trained[slots] == 0) & (columns.pending[slots] == 0)]
         self.engine.drop(task, status, slots)
         for slot in unseen.tolist():
-            for item in self._group(slot).items:
+            group = self._group(slot)
+            self._before_change(group)
+            for item in group.items:
                 release(item)
         self._forget(slots)

@@ -147,12 +147,17 @@ class Flow:
 
     def trained(self, task_name: str, group: Group, step: int | None, use: int = 1) -> None:
         """Count a COMPLETED group that is handed to a trainer for a training step; `use` counts from 1."""
-        self.trained_all(task_name, [group], step, [use])
+        self.trained_all(task_name, [group], step, [use], [max(map(read_seq_staleness, group.items))])
 
     def trained_all(
-        self, task_name: str, groups: Sequence[Group], step: int | None, uses: Iterable[int]
+        self,
+        task_name: str,
+        groups: Sequence[Group],
+        step: int | None,
+        uses: Iterable[int],
+        told: Sequence[int],
     ) -> None:
-        """Count COMPLETED groups that are handed to a trainer together, and which use of each it is."""
+        """Count COMPLETED groups that are handed to a trainer together, which use of each it is, and its told staleness."""
         flow = self._task(task_name)
         flow.trained.add_all([group.measure for group in groups])
         for use, count in Counter(uses).items():
@@ -161,9 +166,9 @@ class Flow:
         if step is not None and versioned:
             flow.staleness.add_all(versioned, step)
         if len(versioned) < len(groups):
-            for group in groups:
+            for group, staleness in zip(groups, told, strict=True):
                 if step is None or not group.version_tokens:
-                    _count(flow.staleness.oldest, max(map(read_seq_staleness, group.items)))
+                    _count(flow.staleness.oldest, staleness)
 
     def waited(self, verb: str, task_name: str, seconds: float) -> None:
         """Count that a verb had to wait."""

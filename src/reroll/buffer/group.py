@@ -1,24 +1,67 @@
 """One group: its rollouts, and what is known of each member without looking at it again."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from reroll.rollout import GroupSummary, expire
-from reroll.rollout.foreign import read_length, read_seq_staleness
+import msgspec
+
+from reroll.rollout import GroupSummary, Status, expire, read_status, stamp, write_status
+from reroll.rollout.foreign import read_length, read_seq_staleness, write_if_present
+from reroll.rollout.measure import Measure
 from reroll.rollout.staleness import write_staleness
+
+
+class Applied(NamedTuple):
+    """What a put wrote into its rollouts."""
+
+    model_step: int | None = None
+    staleness: tuple[int, ...] | None = None
+    failed: bool = False
+
+    def to(self, items: Sequence[Any]) -> None:
+        """Write it."""
+        if self.model_step is not None:
+            for item in items:
+                stamp(item, self.model_step)
+        if self.staleness is not None:
+            write_staleness(items, self.staleness)
+        if self.failed:
+            for item in items:
+                if read_status(item.status) is not Status.COMPLETED:
+                    write_status(item, Status.FAILED)
+
+
+class Record(NamedTuple):
+    """A group without its rollouts, as it is written down."""
+
+    versions: tuple[int | None, ...]
+    trainable: tuple[int | None, ...]
+    version_tokens: dict[int, int]
+    measure: Measure
+    stale_at: int | None
+    prompt_tokens: int
+    applied: Applied
+    emptied: dict[int, int]
+
+
+_read_record = msgspec.msgpack.Decoder(Record, strict=False).decode
 
 
 class Group:
     """The payload of a row. The row decides; rollouts follow when somebody gets to see them.
 
-    So a refresh that expires thousands of groups stays quick: they are emptied when they are shown.
+    So a refresh that expires thousands of groups stays quick: they are emptied when they are shown. Where groups are kept
+    on disk, their rollouts may be there only: then `items` is empty until they are loaded.
     """
 
     __slots__ = (
         "_stale_at",
         "_told_at",
+        "applied",
+        "emptied",
         "items",
         "measure",
+        "prompts",
         "trainable",
         "uid",
         "version_tokens",
@@ -31,6 +74,10 @@ class Group:
         self._stale_at: int | None = (
             None  # the step at which all members expired, if they are not emptied yet
         )
+        # What was done to the rollouts since they were encoded; written down where they are kept on disk.
+        self.applied = _NOTHING
+        self.emptied: dict[int, int] | None = None
+        self.prompts: int | None = None  # tokens of the prompts, where they cannot be counted
         self.learn(summary, told_at)
 
     def learn(self, summary: GroupSummary, told_at: int | None = None) -> None:
@@ -45,6 +92,8 @@ class Group:
 
     def prompt_tokens(self) -> int:
         """Return how many tokens are left when all members are emptied."""
+        if self.prompts is not None:
+            return self.prompts
         return sum(read_length("prompt_ids", getattr(item, "prompt_ids", None)) or 0 for item in self.items)
 
     def expire_later(self, step: int) -> None:
@@ -57,6 +106,7 @@ class Group:
         for item in expired:
             expire(item)
         write_staleness(expired, staleness.values())
+        self.emptied = {**(self.emptied or {}), **staleness}
 
     def shown(self, step: int | None, row_staleness: int) -> list[Any]:
         """Return the rollouts as `handed_over` does, in a list that the caller may change."""
@@ -83,3 +133,55 @@ class Group:
                 if read_seq_staleness(item) > 0:
                     item.seq_staleness = 0
         return self.items
+
+    # --- on disk
+
+    def record(self) -> bytes:
+        """Return all but the rollouts, as bytes."""
+        record = Record(
+            self.versions,
+            self.trainable,
+            self.version_tokens,
+            self.measure,
+            self._stale_at,
+            self.prompt_tokens(),
+            self.applied,
+            self.emptied or {},
+        )
+        return msgspec.msgpack.encode(record)
+
+    @classmethod
+    def from_record(cls, uid: int, written: bytes) -> "Group":
+        """Return the group that was written down, without its rollouts. Raises msgspec.DecodeError."""
+        record = _read_record(written)
+        self = cls.__new__(cls)
+        self.uid = uid
+        self.items = []
+        self.versions, self.trainable = record.versions, record.trainable
+        self.version_tokens, self.measure = record.version_tokens, record.measure
+        self._stale_at, self._told_at = record.stale_at, None
+        self.prompts = record.prompt_tokens
+        self.applied, self.emptied = record.applied, record.emptied or None
+        return self
+
+    def load(self, items: list[Any]) -> None:
+        """Have the rollouts again, as they were encoded; what was done to them since is done once more."""
+        self.applied.to(items)
+        for item in items:
+            write_if_present(item, "group_uid", self.uid)
+        self.items = items
+        if self.emptied:
+            self.expire_now(self.emptied)
+
+    def unload(self) -> None:
+        """Let go of the rollouts, which are on disk."""
+        self.prompts = self.prompt_tokens()
+        self.items = []
+        self._told_at = None
+
+    def encoded(self) -> None:
+        """Learn that the rollouts were encoded as they are now."""
+        self.applied, self.emptied = _NOTHING, None
+
+
+_NOTHING = Applied()

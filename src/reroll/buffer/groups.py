@@ -4,26 +4,28 @@ Rows decide and rollouts follow. What is here is told the time, and holds no loc
 or a typed error before anything has changed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from reroll.buffer.expiring import Expiring
 from reroll.buffer.group import Group
+from reroll.buffer.handed import Handed
 from reroll.buffer.patch import patch_members
 from reroll.buffer.put import Decision, Put, look, row_of
 from reroll.buffer.signals import priority_of
-from reroll.engine.columns import IntArray
-from reroll.engine.engine import Drawn
+from reroll.engine.columns import OUT, PLACES, RESIDENT, IntArray
 from reroll.engine.lending import Settled, Steps, lend, use
 from reroll.engine.priorities import checked_priority
-from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, Task
-from reroll.errors import InvalidArgument
+from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_last
+from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
+from reroll.errors import InvalidArgument, UncommittedWarning
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
 from reroll.rollout.foreign import write_if_present
-from reroll.sample import Sample, sample_infos
+from reroll.sample import sample_infos
 
 
 class Groups(Expiring):
@@ -91,11 +93,13 @@ class Groups(Expiring):
         if wait and decision.status is Status.COMPLETED:
             self.engine.check_admission(put.task, put.summary.num_bytes)
         self.learn_step(put.task, put.current_train_step)
-        put.apply_to_rollouts(decision)
+        applied = put.apply_to_rollouts(decision)
         uid, slot, gone = self._enter(put, decision)
         for item in put.items:
             write_if_present(item, "group_uid", uid)
-        self._store(slot, Group(uid, put.items, put.summary, put.step()))
+        group = Group(uid, put.items, put.summary, put.step())
+        group.applied = applied
+        self._store(slot, group)
         self.flow.put(put.task.name, put.summary, decision.status)
         if decision.dropped:
             self._drop_expired(put.task, EXPIRED, np.array([slot]))
@@ -105,41 +109,134 @@ class Groups(Expiring):
         self._forget(gone)
         return uid if uid in self._slot_of else None
 
-    def take(self, task: Task, status: int, n: int) -> list[list[Any]]:
+    def take(self, task: Task, status: int, n: int) -> Handed:
         """Take up to n groups out. Raises WouldBlock while limiter or sampler do not allow it."""
-        columns = self.engine.columns
-        slots, gone = self.engine.take(task, status, n)
-        groups = [self._group(slot) for slot in slots.tolist()]
-        # A copy of each list would touch hundreds of rollouts that nobody needs to look at here.
-        hand = Group.handed_over if len(gone) else Group.shown
-        handed = [
-            hand(group, task.step, told)
-            for group, told in zip(groups, columns.staleness[slots].tolist(), strict=True)
-        ]
+        engine, columns = self.engine, self.engine.columns
+        before = engine.last_use
+        slots, gone = engine.take(task, status, n, task.step)
+        handed = self._handed(task, status, slots)
+        handed.leaves = len(gone) > 0
+        if engine.last_use > before:
+            handed.number = engine.last_use
         if status == COMPLETED:
-            self.flow.trained_all(task.name, groups, task.step, columns.uses[slots].tolist())
+            handed.uses = columns.uses[slots].tolist()
         elif status in RETURNING:
-            for group in groups:
+            for group in handed.groups:
                 self.out.add(group)
         self._note(task, status, slots)
         self._forget(gone)
+        self._settle_uses(task, slots)
         return handed
 
-    def sample(self, task: Task, n: int, *, replace: bool) -> list[Sample]:
+    def sample(self, task: Task, n: int, *, replace: bool) -> Handed:
         """Draw n COMPLETED groups, or all if there are fewer; those without a use left go. Raises WouldBlock."""
-        drawn = self.engine.draw(task, n, replace=replace)
-        samples = self._samples(task, drawn)
-        groups = [self._group(slot) for slot in drawn.slots.tolist()]
-        self.flow.trained_all(task.name, groups, task.step, drawn.times_sampled.tolist())
+        before = self.engine.last_use
+        drawn = self.engine.draw(task, n, replace=replace, step=task.step)
+        handed = self._handed(task, COMPLETED, drawn.slots)
+        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn))
+        handed.uses = drawn.times_sampled.tolist()
+        if self.engine.last_use > before:
+            handed.number = self.engine.last_use
         self._note(task, COMPLETED, drawn.slots)
         self._forget(drawn.gone)
-        return samples
+        self._settle_uses(task, drawn.slots)
+        return handed
 
-    def lend(self, task: Task, status: int, n: int) -> list[Sample]:
+    def lend(self, task: Task, status: int, n: int) -> Handed:
         """Lend n groups, or all if there are fewer. Raises WouldBlock."""
         drawn = lend(self.engine, task, status, n)
         self._note(task, status, drawn.slots)
-        return self._samples(task, drawn)
+        handed = self._handed(task, status, drawn.slots)
+        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn))
+        return handed
+
+    def look(self, uids: Iterable[int]) -> list[Handed]:
+        """Return groups without taking them, each by itself. Raises UnknownUid."""
+        tasks = list(self.engine.tasks.values())
+        columns = self.engine.columns
+        return [
+            self._handed(tasks[columns.task[slot]], int(columns.status[slot]), np.array([slot]))
+            for slot in self.slots(uids).tolist()
+        ]
+
+    def show(self, handed: Handed) -> list[list[Any]]:
+        """Return the rollouts of groups that are handed out, and count what is trained."""
+        if self.keepers:
+            for group in handed.groups:
+                self._before_change(group)
+            if handed.status in RETURNING:
+                for group in handed.groups:
+                    self.out.learn(group)
+        shown = handed.show()
+        if len(handed.uses):
+            self.flow.trained_all(handed.task.name, handed.groups, handed.step, handed.uses, handed.told)
+        return shown
+
+    def take_back(self, handed: Handed) -> None:
+        """Undo a hand-out that reached nobody."""
+        if handed.status == COMPLETED:
+            back, gone = undo_last(self.engine, handed.task, handed.slots, handed.number)
+            self._take_up(back)
+            self._forget(gone)
+        elif handed.status in RETURNING:
+            for group in handed.groups:
+                self.out.discard(group.uid)
+            handed.task.rolling -= len(handed.slots)
+            self.engine.lower(handed.task, handed.status, handed.slots, PLACES[OUT])
+
+    def let_go(self, handed: Handed) -> None:
+        """Forget groups that were consumed for no training step, now that this is written down."""
+        self._let_go(self._still_here(handed))
+
+    def lose(self, handed: Handed, uids: Collection[int]) -> None:
+        """Leave groups out of a hand-out, and give them up: they are damaged."""
+        if uids:
+            columns, slots = self.engine.columns, self._still_here(handed)
+            lost = slots[np.isin(columns.uid[slots], list(uids))]
+            for slot in lost.tolist():
+                self.out.discard(self._group(slot).uid)
+            self.give_up(lost)
+            handed.leave_out(uids)
+
+    def come_home(self, back: IntArray, gone: IntArray) -> None:
+        """Follow rows that were lent or out, and are back; their producers may live, and put them again."""
+        self._forget(gone)
+        self.out.returned = {
+            self._group(slot).uid for slot in back.tolist() if slot not in set(gone.tolist())
+        }
+
+    def come_back(self, back: IntArray, gone: IntArray) -> None:
+        """Follow a rewind: groups that were consumed are here again, others had to go for them."""
+        self._take_up(back)
+        self._forget(gone)
+
+    def expire_newer(self, task: Task, version: int) -> None:
+        """Expire groups with tokens of versions above this one."""
+        columns = self.engine.columns
+        for status in (COMPLETED, STATUS_CODE[Status.ABORTED]):
+            slots = task.pools[status].sampler.slots()
+            newer = slots[columns.newest[slots] > version]
+            if len(newer):
+                self._expire_groups(task, status, newer)
+
+    def forget_rows(self, slots: IntArray) -> None:
+        """Forget groups whose rows are no more."""
+        self._forget(slots)
+
+    def give_up(self, slots: IntArray) -> None:
+        """Give up groups that are damaged."""
+        if len(slots):
+            self.engine.lose(slots)
+            self._forget(slots)
+
+    def _let_go(self, slots: IntArray) -> None:
+        self._forget(let_go_of_consumed(self.engine, slots))
+
+    def _still_here(self, handed: Handed) -> IntArray:
+        """Return the rows that are still those of what was handed out."""
+        uids = np.array([group.uid for group in handed.groups], np.int64)
+        found: IntArray = handed.slots[self.engine.columns.uid[handed.slots] == uids]
+        return found
 
     def use(self, uids: Iterable[int], status: int, steps: Steps) -> None:
         """Let groups that are still resident, and were lent with this status for these steps, count a use."""
@@ -156,15 +253,21 @@ class Groups(Expiring):
         """Count what a trainer says it has used; `more` uses than rows tell yet."""
         for task, status, part in self.engine.by_pool(slots):
             if status == COMPLETED:
-                groups = [self._group(slot) for slot in part.tolist()]
                 uses = (self.engine.columns.uses[part] + more).tolist()
-                self.flow.trained_all(task.name, groups, task.step, uses)
+                told = self.engine.columns.staleness[part].tolist()
+                self.flow.trained_all(task.name, self.groups(part), task.step, uses, told)
 
     def settle(self, settled: Settled) -> None:
         """Follow what became of rows whose lease ended."""
         for slot in settled.out.tolist():
             self.out.add(self._group(slot))
         self._forget(settled.gone)
+
+    def consumed(self, slots: IntArray) -> None:
+        """Follow an acknowledgement."""
+        self._let_go(slots)
+        for task in self.engine.tasks.values():
+            self._settle_uses(task, slots)
 
     def delete(self, slots: IntArray) -> int:
         """Delete groups by slot, resident or out."""
@@ -188,16 +291,32 @@ class Groups(Expiring):
         (slot,) = self.slots([uid]).tolist()
         columns, group = self.engine.columns, self._group(slot)
         checked_tags = _checked_tags(tags)
-        self.peek([uid])  # members that expired are emptied first
+        (handed,) = self.look([uid])
+        self.load(handed.groups)
+        self.show(handed)  # members that expired are emptied first
         patch_members(group.items, fields)
         summary = summarize(group.items)
         group.learn(summary)
         row = row_of(summary)
+        group.encoded()
         self.engine.change(
             slot, {name: row[name] for name in ("num_bytes", "trainable", "reward_mean", "reward_std")}
         )
         if checked_tags:
             columns.tags[slot] = {**columns.tags.get(slot, {}), **checked_tags}
+
+    def _is_out(self, uid: int) -> bool:
+        """Return whether a group is out; one that came back because its holder seemed dead goes out once more."""
+        columns, slot = self.engine.columns, self._slot_of.get(uid)
+        if uid in self.out.returned and slot is not None:
+            self.out.returned.discard(uid)
+            status = int(columns.status[slot])
+            if columns.place[slot] == RESIDENT and status in RETURNING:
+                task = list(self.engine.tasks.values())[columns.task[slot]]
+                self.engine.lift(task, status, np.array([slot]), OUT)
+                task.rolling += 1
+                self.out.add(self._group(slot))
+        return uid in self.out
 
     def _check_task(self, slot: int, task_name: str) -> None:
         own = list(self.engine.tasks)[self.engine.columns.task[slot]]
@@ -209,8 +328,8 @@ class Groups(Expiring):
     def _enter(self, put: Put, decision: Decision) -> tuple[int, int, IntArray]:
         """Let the group be a row; return its uid, its slot, and who had to go: maybe the group itself."""
         columns = self.engine.columns
-        if (
-            put.continues is None or put.continues not in self.out
+        if put.continues is None or not self._is_out(
+            put.continues
         ):  # given up while the put waited: then it is new
             slot, gone = self.engine.insert(put.task, put.row(decision), decision.code, admitted=True)
             uid = self.engine.last_uid
@@ -225,13 +344,28 @@ class Groups(Expiring):
                 columns.tags[slot] = put.tags
         return uid, slot, gone
 
-    def _samples(self, task: Task, drawn: Drawn) -> list[Sample]:
-        staleness = self.engine.columns.staleness[drawn.slots].tolist()
-        groups = [
-            self._group(slot).shown(task.step, told)
-            for slot, told in zip(drawn.slots.tolist(), staleness, strict=True)
-        ]
-        return list(map(Sample, groups, sample_infos(drawn.uid.tolist(), drawn)))
+    def _handed(self, task: Task, status: int, slots: IntArray) -> Handed:
+        told = self.engine.columns.staleness[slots].tolist()
+        handed = Handed(task, status, slots, [self._group(slot) for slot in slots.tolist()], told, task.step)
+        if task.rewound:
+            handed.ahead = np.flatnonzero(self.engine.is_ahead(slots)).tolist()
+        return handed
+
+    def _settle_uses(self, task: Task, slots: IntArray) -> None:
+        """Put groups aside that were consumed and may come back, and let go of the oldest step if too many are kept."""
+        if not task.settings.max_uncommitted_steps and not task.settings.is_durable:
+            return
+        self._put_aside(slots)
+        while (released := let_go_of_oldest(self.engine, task)) is not None:
+            step, gone = released
+            self._forget(gone)
+            warnings.warn(
+                f"what task {task.name!r} used in training step {step} cannot be undone any more: more than "
+                f"{task.settings.max_uncommitted_steps} steps were used without a commit. Call commit(step) when the "
+                "trainer's checkpoint of a step is on disk, or set max_uncommitted_steps",
+                UncommittedWarning,
+                stacklevel=2,
+            )
 
     def _note(self, task: Task, status: int, slots: IntArray) -> None:
         """Tell who keeps leases that groups are with somebody else now; replayed ones are with many at once."""

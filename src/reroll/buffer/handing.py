@@ -11,6 +11,7 @@ from reroll.buffer.arguments import (
     checked_task,
 )
 from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.handed import Handed
 from reroll.buffer.shell import Shell
 from reroll.engine.task import COMPLETED, REJECTED, STATUS_CODE, STATUSES, Task
 from reroll.errors import InvalidArgument
@@ -48,8 +49,11 @@ class HandingOut(Shell):
         they are put again. Raises InvalidArgument at once for what can never be met, WaitTimeout, Closed.
         """
         wanted, status = await self._batch(task_batch_sizes, group_status, wait, timeout, train_step)
-        groups = {task.name: self._groups.take(task, status, n) if n else [] for task, n in wanted.items()}
+        handed = {task.name: self._groups.take(task, status, n) for task, n in wanted.items() if n}
         self._changed()
+        shown = await self._deliver(list(handed.values()), lambda: self._take_back(handed.values()))
+        groups: dict[str, list[list[Any]]] = {task.name: [] for task in wanted}
+        groups.update(zip(handed, shown, strict=True))
         return groups, {name: len(taken) for name, taken in groups.items()}
 
     def lease(
@@ -115,9 +119,12 @@ class HandingOut(Shell):
                 lambda: f" of {n} groups",
                 prepare=lambda: self._learn_steps([task], step),
             )
-        samples = self._groups.sample(task, count, replace=replace) if count else []
+        if not count:
+            return []
+        handed = self._groups.sample(task, count, replace=replace)
         self._waits.wake()
-        return samples
+        (groups,) = await self._deliver([handed], lambda: self._take_back([handed]))
+        return list(map(Sample, groups, handed.infos))
 
     async def is_ready(
         self, task_batch_sizes: Mapping[str, int], *, group_status: Status | str = Status.COMPLETED
@@ -150,12 +157,14 @@ class HandingOut(Shell):
             self._leases.ack(lease)
         finally:
             self._changed()
+            await self._written()
 
     async def nack_lease(self, lease: int) -> None:
         """Give a lease back by its id; what `Batch.nack` does."""
         if not self._closed:  # closing gives all back
             self._leases.nack(lease)
             self._waits.wake()
+            await self._written()
 
     def _wanted(self, sizes: Mapping[str, int]) -> dict[Task, int]:
         return {self._engine.task(name): max(n, 0) for name, n in checked_sizes(sizes).items()}
@@ -226,6 +235,14 @@ class HandingOut(Shell):
     ) -> Batch:
         deadline_of(ttl_s, "ttl_s")  # checked now; it starts when the groups are lent
         wanted, status = await self._batch(sizes, group_status, wait, timeout, train_step)
-        lease, held = self._leases.lend(wanted, status, self._end_of(ttl_s))
+        lease, handed = self._leases.lend(wanted, status, self._end_of(ttl_s))
         self._changed()
-        return Batch(self, lease, held)
+        shown = await self._deliver(list(handed.values()), lambda: self._leases.nack(lease))
+        samples: dict[str, list[Sample]] = {task.name: [] for task in wanted}
+        for (name, given), groups in zip(handed.items(), shown, strict=True):
+            samples[name] = list(map(Sample, groups, given.infos))
+        return Batch(self, lease, samples)
+
+    def _take_back(self, handed: Iterable[Handed]) -> None:
+        for given in handed:
+            self._groups.take_back(given)

@@ -3,16 +3,17 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from reroll.buffer.groups import Groups
+from reroll.buffer.handed import Handed
 from reroll.engine.columns import IntArray
 from reroll.engine.lending import acknowledge, give_back
 from reroll.engine.task import Task
 from reroll.errors import InvalidArgument, LeaseExpired
-from reroll.sample import Sample
 
 _REMEMBERED: Final = 4096
 """How many leases that ended are remembered, for late and for repeated acknowledgements."""
@@ -31,8 +32,6 @@ class Lent(NamedTuple):
 class Held:
     """One lease that is open."""
 
-    groups: dict[str, list[list[Any]]]
-    samples: dict[str, list[Sample]]
     lent: list[Lent]
     status: int
     steps: dict[str, int | None]
@@ -40,6 +39,9 @@ class Held:
     deadline: float | None
     handed_again: set[int] = field(default_factory=set)
     """Of a lease that ended by time: the groups that somebody else got since."""
+
+
+_read_held = msgspec.msgpack.Decoder(Held | None).decode
 
 
 class Leases:
@@ -50,7 +52,9 @@ class Leases:
         self._open: dict[int, Held] = {}
         self._ended: OrderedDict[int, Held] = OrderedDict()  # by time, not yet acknowledged
         self._acked: OrderedDict[int, None] = OrderedDict()
-        self._last = 0
+        self.last = 0
+        self.changed: set[int] | None = None
+        """The leases that changed since somebody wrote them down; None: nobody does."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -60,22 +64,21 @@ class Leases:
         """How many groups are lent, each as often as it is."""
         return sum(len(held.lent) for held in self._open.values())
 
-    def lend(self, wanted: Mapping[Task, int], status: int, deadline: float | None) -> tuple[int, Held]:
-        """Lend what is there of what is wanted; return the lease's id, and what it holds."""
-        samples = {task.name: self._groups.lend(task, status, n) if n else [] for task, n in wanted.items()}
+    def lend(
+        self, wanted: Mapping[Task, int], status: int, deadline: float | None
+    ) -> tuple[int, dict[str, Handed]]:
+        """Lend what is there of what is wanted; return the lease's id, and what is lent, by task."""
+        handed = {task.name: self._groups.lend(task, status, n) for task, n in wanted.items() if n}
         held = Held(
-            groups={name: [sample.group for sample in given] for name, given in samples.items()},
-            samples=samples,
-            lent=[
-                Lent(*self._groups.edition(sample.info.uid)) for given in samples.values() for sample in given
-            ],
+            lent=[Lent(*self._groups.edition(info.uid)) for given in handed.values() for info in given.infos],
             status=status,
             steps={task.name: task.step for task in wanted},
             deadline=deadline,
         )
-        self._last += 1
-        self._open[self._last] = held
-        return self._last, held
+        self.last += 1
+        self._open[self.last] = held
+        self._changed(self.last)
+        return self.last, handed
 
     def ack(self, lease: int) -> None:
         """Let the groups of a lease be consumed. Raises LeaseExpired for those that were handed out again."""
@@ -87,13 +90,17 @@ class Leases:
             slots = self._slots(held)
             self._groups.count_trained(slots)
             self._groups.settle(acknowledge(self._groups.engine, slots, held.steps))
+            self._groups.consumed(slots)
             return
         held = self._ended.pop(lease, None)
         if held is None:
             raise InvalidArgument(f"lease {lease} was given back before, or is too old to be acknowledged")
         self._remember(lease)
         still = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
-        self._groups.use([uid for uid in still if uid not in held.handed_again], held.status, held.steps)
+        usable = [uid for uid in still if uid not in held.handed_again]
+        slots = self._groups.resident_slots(usable)
+        self._groups.use(usable, held.status, held.steps)
+        self._groups.consumed(slots)
         if held.handed_again:
             raise LeaseExpired(
                 f"the lease had ended, and these groups were handed out again: {sorted(held.handed_again)}; the others "
@@ -108,6 +115,7 @@ class Leases:
             self._give_back(held)
         else:
             self._ended.pop(lease, None)
+        self._changed(lease)
 
     def end_overdue(self, now: float) -> bool:
         """End the leases whose time is over; return whether there were any."""
@@ -115,11 +123,8 @@ class Leases:
             lease for lease, held in self._open.items() if held.deadline is not None and held.deadline <= now
         ]
         for lease in overdue:
-            held = self._ended[lease] = self._open.pop(lease)
-            self._groups.on_hand_out = self.note_handed_out
-            self._give_back(held)
-            if len(self._ended) > _REMEMBERED:
-                self._ended.popitem(last=False)
+            self._end(lease, self._open.pop(lease))
+            self._give_back(self._ended[lease])
         return bool(overdue)
 
     def give_back_all(self) -> None:
@@ -133,18 +138,57 @@ class Leases:
 
     def note_handed_out(self, uids: list[int]) -> None:
         """Remember who got groups whose lease had ended."""
-        for held in self._ended.values():
-            held.handed_again.update({lent.uid for lent in held.lent}.intersection(uids))
+        for lease, held in self._ended.items():
+            again = {lent.uid for lent in held.lent}.intersection(uids)
+            if not again <= held.handed_again:
+                held.handed_again |= again
+                self._changed(lease)
 
     def _slots(self, held: Held) -> IntArray:
         """Return where the groups of a lease are; one that was rolled again meanwhile is another one."""
         same = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         return self._groups.held_slots(same)
 
+    # --- written down
+
+    def record(self, lease: int) -> bytes | None:
+        """Return what is to be remembered of a lease, None if nothing."""
+        if lease in self._acked:
+            return msgspec.msgpack.encode(None)
+        held = self._open.get(lease) or self._ended.get(lease)
+        return None if held is None else msgspec.msgpack.encode(held)
+
+    def records(self) -> dict[int, bytes]:
+        """Return what is to be remembered of all leases."""
+        known = sorted({*self._open, *self._ended, *self._acked})
+        return {lease: record for lease in known if (record := self.record(lease)) is not None}
+
+    def restore(self, last: int, records: Mapping[int, bytes]) -> None:
+        """Become what was written down; whoever held a lease then is no more, but may still acknowledge it."""
+        self.last = last
+        for lease, record in records.items():
+            held = _read_held(record)
+            if held is None:
+                self._remember(lease)
+            else:
+                self._end(lease, held)
+
+    def _changed(self, lease: int) -> None:
+        if self.changed is not None:
+            self.changed.add(lease)
+
+    def _end(self, lease: int, held: Held) -> None:
+        self._ended[lease] = held
+        self._groups.on_hand_out = self.note_handed_out
+        self._changed(lease)
+        if len(self._ended) > _REMEMBERED:
+            self._changed(self._ended.popitem(last=False)[0])
+
     def _remember(self, lease: int) -> None:
         self._acked[lease] = None
+        self._changed(lease)
         if len(self._acked) > _REMEMBERED:
-            self._acked.popitem(last=False)
+            self._changed(self._acked.popitem(last=False)[0])
 
     def _give_back(self, held: Held) -> None:
         slots = self._slots(held)

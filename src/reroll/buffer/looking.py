@@ -68,7 +68,9 @@ class Looking(Shell):
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
         """Return the rollouts of groups, in this order, without taking them. Raises UnknownUid (a KeyError)."""
         self._check_open()
-        return self._groups.peek(checked_uids(uids))
+        handed = self._groups.look(checked_uids(uids))
+        shown = await self._deliver(handed, lambda: None)
+        return [group for groups in shown for group in groups]
 
     async def ledger(self) -> dict[str, dict[str, Amount]]:
         """Return, by task, where every group and token that was put is, or how it left."""

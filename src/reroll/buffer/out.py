@@ -16,6 +16,8 @@ class Out:
         self._since: OrderedDict[int, float] = OrderedDict()  # by uid, the longest out first
         self._uid_of: dict[int, int] = {}  # by id of a rollout
         self._items: dict[int, list[Any]] = {}  # by uid; keeps the rollouts alive, so that an id stays theirs
+        self.returned: set[int] = set()
+        """Groups that were out when the buffer was saved or its process ended: they are back, and may still be put again."""
         self.now = 0.0
         """The time, as the shell told it last."""
 
@@ -27,8 +29,14 @@ class Out:
 
     def add(self, group: Group) -> None:
         self._since[group.uid] = self.now
-        self._items[group.uid] = group.items
-        self._uid_of.update((id(item), group.uid) for item in group.items)
+        self.returned.discard(group.uid)
+        self.learn(group)
+
+    def learn(self, group: Group) -> None:
+        """Know a group by its rollouts, once they are here."""
+        if group.uid in self._since:
+            self._items[group.uid] = group.items
+            self._uid_of.update((id(item), group.uid) for item in group.items)
 
     def discard(self, uid: int) -> None:
         if self._since.pop(uid, None) is not None:
@@ -56,14 +64,18 @@ class Out:
 
         Raises InvalidArgument if they belong to several groups, or `uid` is not out.
         """
-        if uid is not None and uid not in self._since:
+        if uid is not None and uid not in self._since and uid not in self.returned:
             raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
         found = set() if uid is None else {uid}
-        if self._since:
+        if self._since or self.returned:
             found.update(self._uid_of[id(item)] for item in items if id(item) in self._uid_of)
             if not found:
                 carried = {getattr(item, "group_uid", None) for item in items}
-                found = {known for known in carried if known is not None and known in self._since}
+                found = {
+                    known
+                    for known in carried
+                    if known is not None and (known in self._since or known in self.returned)
+                }
         if len(found) > 1:
             raise InvalidArgument(
                 f"these rollouts belong to several groups that are out: {sorted(found)}; put each by itself"

@@ -1,7 +1,7 @@
 """Rows and the rollouts behind them: which group is where, and how it is shown."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -9,9 +9,25 @@ from reroll.buffer.flow import Flow
 from reroll.buffer.group import Group
 from reroll.buffer.out import Out
 from reroll.buffer.put import GroupRules
-from reroll.engine.columns import RESIDENT, IntArray
+from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.engine import Engine
 from reroll.errors import UnknownUid
+
+
+class Keeper(Protocol):
+    """Who keeps rollouts outside of this process, or writes them down."""
+
+    def before_change(self, group: Group) -> None:
+        """Encode the rollouts of a group, if that is still to be done: somebody will see or change them now."""
+
+    def before_record(self, group: Group) -> None:
+        """Note what is known of a group, if that is still to be done: it will change now, its rollouts later."""
+
+    def load(self, groups: Sequence[Group]) -> None:
+        """Let groups have their rollouts."""
+
+    def forget(self, group: Group) -> None:
+        """Learn that a group has no row any more."""
 
 
 class Payloads:
@@ -27,6 +43,8 @@ class Payloads:
         self.on_hand_out: Callable[[list[int]], None] | None = None  # who wants to know, while somebody does
         self._groups: list[Group | None] = []  # by slot
         self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
+        self._kept: dict[int, int] = {}  # the same of groups that were consumed, which may be undone
+        self.keepers: list[Keeper] = []
 
     def __len__(self) -> int:
         return sum(len(pool) for task in self.engine.tasks.values() for pool in task.pools)
@@ -39,6 +57,23 @@ class Payloads:
                 raise UnknownUid(f"no group has uid {uid!r}: it was consumed, deleted, or never here")
         return np.array([self._slot_of[uid] for uid in wanted], np.int64)
 
+    def slot_of(self, uid: int) -> int | None:
+        """Return where a group is, None if it is not here."""
+        return self._slot_of.get(uid)
+
+    def find(self, uid: int) -> Group | None:
+        """Return the group of this uid, consumed ones that are kept included."""
+        slot = self._slot_of.get(uid, self._kept.get(uid))
+        return None if slot is None else self._groups[slot]
+
+    def all_slots(self, uids: Iterable[int]) -> IntArray:
+        """Return where groups are, consumed ones that are kept included."""
+        return np.array([self._slot_of.get(uid, self._kept.get(uid, -1)) for uid in uids], np.int64)
+
+    def is_kept(self, uid: int) -> bool:
+        """Return whether a group was consumed and may come back."""
+        return uid in self._kept
+
     def is_resident(self, uid: object) -> bool:
         """Return whether a group of this uid is in a pool."""
         slot = self._slot_of.get(uid)  # type: ignore[call-overload]  # what is no uid is not there
@@ -48,14 +83,15 @@ class Payloads:
         """Return where groups are that are in a pool; others are passed over."""
         return self.slots(uid for uid in dict.fromkeys(uids) if self.is_resident(uid))
 
-    def peek(self, uids: Iterable[int]) -> list[list[Any]]:
-        """Return groups without taking them. Raises UnknownUid."""
-        columns = self.engine.columns
-        steps = [task.step for task in self.engine.tasks.values()]
-        return [
-            self._group(slot).shown(steps[columns.task[slot]], int(columns.staleness[slot]))
-            for slot in self.slots(uids).tolist()
-        ]
+    def groups(self, slots: IntArray) -> list[Group]:
+        """Return the groups of rows."""
+        return [self._group(slot) for slot in slots.tolist()]
+
+    def load(self, groups: Sequence[Group]) -> None:
+        """Let groups have their rollouts, here and now."""
+        missing = [group for group in groups if not group.items]
+        for keeper in self.keepers if missing else ():
+            keeper.load(missing)
 
     def _group(self, slot: int) -> Group:
         group = self._groups[slot]
@@ -70,5 +106,40 @@ class Payloads:
 
     def _forget(self, slots: IntArray) -> None:
         for slot in slots.tolist():
-            del self._slot_of[self._group(slot).uid]
+            group = self._group(slot)
+            for keeper in self.keepers:
+                keeper.forget(group)
+            self.out.returned.discard(group.uid)
+            if self._slot_of.pop(group.uid, None) is None:
+                del self._kept[group.uid]
             self._groups[slot] = None
+
+    def _put_aside(self, slots: IntArray) -> None:
+        """Let consumed groups, whose rows are kept, be known to nobody."""
+        columns = self.engine.columns
+        for slot in slots[(columns.place[slots] == UNCOMMITTED) & (columns.uid[slots] != 0)].tolist():
+            uid = self._group(slot).uid
+            if self._slot_of.pop(uid, None) is not None:
+                self._kept[uid] = slot
+
+    def _take_up(self, slots: IntArray) -> None:
+        """Know groups again that were consumed."""
+        for slot in slots.tolist():
+            uid = self._group(slot).uid
+            self._kept.pop(uid, None)
+            self._slot_of[uid] = slot
+
+    def restore(self, groups: Sequence[Group]) -> None:
+        """Have these groups, at slots 0, 1, ..., whose rows are back."""
+        self._groups = list(groups)
+        places = self.engine.columns.place[: len(groups)].tolist()
+        self._slot_of = {
+            g.uid: s for s, (g, p) in enumerate(zip(groups, places, strict=True)) if p != UNCOMMITTED
+        }
+        self._kept = {
+            g.uid: s for s, (g, p) in enumerate(zip(groups, places, strict=True)) if p == UNCOMMITTED
+        }
+
+    def _before_change(self, group: Group) -> None:
+        for keeper in self.keepers:
+            keeper.before_change(group)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from reroll.buffer.group import Applied
 from reroll.buffer.signals import Signal
 from reroll.engine.columns import NO_VERSION
 from reroll.engine.task import STATUS_CODE, Task
@@ -20,13 +21,9 @@ from reroll.rollout import (
     combine,
     is_too_stale,
     look_at_all,
-    read_status,
-    stamp,
     version_staleness,
-    write_status,
 )
 from reroll.rollout.foreign import read_integer
-from reroll.rollout.staleness import write_staleness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +106,15 @@ class Put:
             status, expired, dropped = Status.FAILED, (), False
         return Decision(status, staleness, expired, dropped)
 
-    def apply_to_rollouts(self, decision: Decision) -> None:
-        """Stamp, write the staleness, and mark what failed for good."""
-        if self.model_step is not None:
-            for item in self.items:
-                stamp(item, self.model_step)
-        if self.current_train_step is not None:
-            write_staleness(self.items, decision.staleness)
-        if decision.status is Status.FAILED and self.summary.status is not Status.FAILED:
-            for item in self.items:
-                if read_status(item.status) is not Status.COMPLETED:
-                    write_status(item, Status.FAILED)
+    def apply_to_rollouts(self, decision: Decision) -> Applied:
+        """Stamp, write the staleness, and mark what failed for good; return what was done."""
+        applied = Applied(
+            self.model_step,
+            None if self.current_train_step is None else decision.staleness,
+            decision.status is Status.FAILED and self.summary.status is not Status.FAILED,
+        )
+        applied.to(self.items)
+        return applied
 
     def row(self, decision: Decision) -> dict[str, float]:
         """Return the columns of the group."""

@@ -1,7 +1,7 @@
 """The verbs of producers: put, and the leave to start."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from reroll.buffer.arguments import (
     checked_count,
@@ -15,8 +15,6 @@ from reroll.errors import InvalidArgument
 from reroll.query import Scalar
 from reroll.rollout import Status
 from reroll.waiting import deadline_of
-
-_REMEMBERED_PUT_IDS: Final = 65_536
 
 
 class Putting(Shell):
@@ -86,6 +84,7 @@ class Putting(Shell):
             tags=tags,
             uid=uid,
         )
+        blob = b"" if self._disk is None else self._disk.encode(plan.items)
         queue = ("put", task_name)
         # Who need not wait is spared the way there, which is a tenth of a put.
         may_wait = not is_reserved and plan.decide().status is Status.COMPLETED
@@ -104,10 +103,11 @@ class Putting(Shell):
         if reservation is not None:
             self._reservations.settle(reservation)
         if put_id is not None:
-            self._put_ids[put_id] = stored
-            if len(self._put_ids) > _REMEMBERED_PUT_IDS:
-                self._put_ids.popitem(last=False)
+            self._put_ids.add(put_id, stored)
         self._waits.wake()
+        if self._disk is not None:
+            self._disk.add(stored, blob)
+            await self._disk.written()
         return stored
 
     async def reserve(
@@ -164,3 +164,4 @@ class Putting(Shell):
             task.advance(done, serving)
             self._groups.learn_step(task, done)
         self._waits.wake()
+        await self._written()

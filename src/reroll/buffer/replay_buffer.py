@@ -4,9 +4,10 @@ from reroll.buffer.changing import Changing
 from reroll.buffer.handing import HandingOut
 from reroll.buffer.looking import Looking
 from reroll.buffer.putting import Putting
+from reroll.buffer.saving import Saving
 
 
-class ReplayBuffer(Putting, HandingOut, Changing, Looking):
+class ReplayBuffer(Putting, HandingOut, Changing, Saving, Looking):
     """Groups of rollouts, per task, with status, policy versions and staleness. Made by `ReplayBufferConfig.build()`.
 
     All methods but `len()` are coroutines. Arguments are checked before anything changes, on the buffer and on the

@@ -27,16 +27,16 @@ class Reservations:
 
     def __init__(self) -> None:
         self._open: dict[int, _Open] = {}
-        self._last = 0
+        self.last = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
     def make(self, task: Task, groups: int, deadline: float | None) -> Reservation:
-        self._last += 1
-        self._open[self._last] = _Open(task, groups, deadline)
+        self.last += 1
+        self._open[self.last] = _Open(task, groups, deadline)
         task.reserved += groups
-        return Reservation(self._last, task.name, groups)
+        return Reservation(self.last, task.name, groups)
 
     def check(self, reservation: Reservation | None, task_name: str) -> bool:
         """Return whether a reservation has a group left; one that ended has none. Raises InvalidArgument."""

@@ -2,31 +2,121 @@
 
 import math
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
+from reroll.buffer.disk import Damaged, Disk
 from reroll.buffer.groups import Groups
+from reroll.buffer.handed import Handed
 from reroll.buffer.leases import Leases
+from reroll.buffer.put_ids import PutIds
+from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservations
+from reroll.engine.rewinding import bring_home
+from reroll.engine.state import restore
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
+from reroll.store import Store
 from reroll.waiting import Waits
 
 
 class Shell:
     """The state of a buffer, and how its verbs wait."""
 
-    def __init__(self, groups: Groups, waits: Waits, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        waits: Waits,
+        *,
+        store: Store | None = None,
+        max_resident_bytes: int | None = None,
+        on_corrupt: Damaged = "raise",
+        put_id_history: int = 65_536,
+        allow_pickle: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._groups = groups
         self._engine = groups.engine
         self._waits = waits
         self._clock = clock
         self._closed = False
-        self._put_ids: OrderedDict[Hashable, int | None] = OrderedDict()
+        self._put_ids = PutIds(put_id_history)
         self._leases = Leases(groups)
         self._reservations = Reservations()
+        self._disk: Disk | None = None
+        self._allow_pickle = allow_pickle
         waits.next_event = self._next_event
         groups.flow.started = clock()
+        if store is not None:
+            self._keep_in(store, max_resident_bytes, on_corrupt)
+
+    # --- on disk
+
+    def _keep_in(self, store: Store, max_resident_bytes: int | None, on_corrupt: Damaged) -> None:
+        """Be what a store holds, and write every change to it from now on."""
+        memory = read(store)
+        interrupted = [row[0] for row in store.rows()] if memory is None else []
+        if memory is not None:
+            self._become(memory)
+        disk = Disk(
+            store,
+            self._groups,
+            self._waits,
+            leases=self._leases,
+            put_ids=self._put_ids,
+            rest=self._rest,
+            max_resident_bytes=max_resident_bytes,
+            on_corrupt=on_corrupt,
+            allow_pickle=self._allow_pickle,
+        )
+        disk.references.restore(store.facts("ref"))
+        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
+        self._groups.keepers.append(disk)
+        self._disk = disk
+
+    def _become(self, memory: Memory) -> None:
+        """Be what is remembered. Raises InvalidConfig, and changes nothing, if the configuration is another."""
+        restore(self._engine, memory.engine)
+        self._groups.restore(memory.groups)
+        self._groups.flow.restore(memory.small["flow"])
+        self._groups.flow.started = self._clock()
+        self._groups.restore_rules(memory.small["rules"])
+        self._leases.restore(memory.small["last_lease"], memory.leases)
+        self._reservations.last = memory.small["last_reservation"]
+        self._put_ids.restore(memory.put_ids)
+        self._groups.come_home(*bring_home(self._engine))
+
+    def _rest(self) -> dict[str, Any]:
+        """Return what is to be remembered beside engine, groups, leases and put ids."""
+        return {
+            "flow": self._groups.flow.tasks,
+            "rules": self._groups.rules_state(),
+            "last_lease": self._leases.last,
+            "last_reservation": self._reservations.last,
+        }
+
+    async def _written(self) -> None:
+        """Return when all that changed so far is on disk, where it is kept there."""
+        if self._disk is not None:
+            await self._disk.written()
+
+    async def _deliver(self, handed: Sequence[Handed], undo: Callable[[], None]) -> list[list[list[Any]]]:
+        """Return the rollouts of what is handed out, when that is on disk; whoever is cancelled meanwhile got nothing."""
+        if self._disk is None:
+            return [self._groups.show(given) for given in handed]
+        try:
+            damaged = await self._disk.secure([group for given in handed for group in given.groups])
+        except BaseException:
+            undo()
+            self._changed()
+            raise
+        for given in handed:
+            self._groups.lose(given, damaged)
+        shown = [self._groups.show(given) for given in handed]
+        for given in handed:
+            self._groups.let_go(given)
+            self._disk.settle(given.groups)
+        return shown
 
     def __len__(self) -> int:
         """Return how many groups are resident, whatever their status."""
@@ -36,13 +126,22 @@ class Shell:
 
     async def close(self) -> None:
         """Close the buffer: leases come back, and every waiting or later call raises Closed."""
+        if self._closed:
+            return
         self._leases.give_back_all()
         self._closed = True
         self._waits.wake()
+        if self._disk is not None:
+            try:
+                await self._disk.written()
+            finally:
+                await self._waits.aside(self._disk.store.close)
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the buffer was closed")
+        if self._disk is not None:
+            self._disk.raise_if_failed()
         self._pass_time()
 
     def _pass_time(self) -> None:

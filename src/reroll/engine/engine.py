@@ -10,7 +10,9 @@ from reroll.engine.columns import (
     LEASED,
     NO_VERSION,
     OUT,
+    PLACES,
     RESIDENT,
+    UNCOMMITTED,
     BoolArray,
     FloatArray,
     IntArray,
@@ -21,6 +23,7 @@ from reroll.engine.selectors.selector import Picks, Selector
 from reroll.engine.task import (
     COMPLETED,
     EXPIRED,
+    REJECTED,
     RETURNING,
     STATUSES,
     Task,
@@ -250,6 +253,27 @@ class Engine(Moves):
             task.rolling -= len(part)
             task.ledger.move("out", "deleted", self.amount(part))
             self.columns.release(part)
+
+    def lose(self, slots: IntArray) -> None:
+        """Give up rows whose data are damaged, wherever they are."""
+        columns = self.columns
+        for task, status, rows in self.by_pool(slots):
+            inside = columns.place[rows] == RESIDENT
+            self.refund(task, status, rows[inside])
+            self.retire(task, status, rows[inside], "lost")
+            for place in (OUT, LEASED, UNCOMMITTED):
+                part = rows[~inside][columns.place[rows[~inside]] == place]
+                task.ledger.move(PLACES[place], "lost", self.amount(part))
+                if place == UNCOMMITTED:
+                    task.log.unkeep(part)
+                elif status == COMPLETED:
+                    task.leased -= len(part)
+                    task.counters.deletes += len(part)
+                elif status in RETURNING:
+                    task.rolling -= len(part)
+                if place == LEASED and task.settings.remover is None and status not in REJECTED:
+                    task.num_bytes -= int(columns.num_bytes[part].sum())
+                columns.release(part)
 
     def reset(self) -> None:
         """Delete everything; limiters start anew, the ledger does not."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from reroll.engine.columns import (
     LEASED,
+    NO_VERSION,
     PLACES,
     RESIDENT,
     UNCOMMITTED,
@@ -148,7 +149,7 @@ class Moves:
 
     def note_use(self, task: Task, slots: IntArray, step: int | None, times: IntArray | None = None) -> None:
         """Remember that a training step used rows, while that may be undone."""
-        if step is None:
+        if step is None or not len(slots):
             return
         if task.settings.max_uncommitted_steps:
             self.last_use += 1
@@ -167,16 +168,19 @@ class Moves:
         task.consumed += len(slots)
         if source == PLACES[RESIDENT]:
             self._leave_pool(task, COMPLETED, slots)
-        if step is None or not task.settings.max_uncommitted_steps:
+        if not task.settings.max_uncommitted_steps:
+            step = None
+        if step is None and not task.settings.is_durable:
             task.ledger.move(source, "consumed", self.amount(slots))
             self.columns.release(slots)
             return slots
         task.ledger.move(source, PLACES[UNCOMMITTED], self.amount(slots))
         self.columns.place[slots] = UNCOMMITTED
-        self.columns.used_at[slots] = step
+        self.columns.used_at[slots] = NO_VERSION if step is None else step
         self.columns.pending[slots] = 0
         self.columns.mark(slots)
-        task.log.keep(step, slots)
+        if step is not None:
+            task.log.keep(step, slots)
         return NOBODY
 
     def refund(self, task: Task, status: int, slots: IntArray) -> None:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reroll.engine.columns import LEASED, NO_VERSION, PLACES, RESIDENT, UNCOMMITTED, IntArray
+from reroll.engine.columns import LEASED, NO_VERSION, OUT, PLACES, RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import Amount
+from reroll.engine.lending import give_back
 from reroll.engine.moves import NOBODY
 from reroll.engine.task import COMPLETED, Task
-from reroll.engine.uses import Used
+from reroll.engine.uses import Used, used_of
 from reroll.errors import CannotRewind
 
 
@@ -61,6 +62,52 @@ def rewind(engine: Engine, task: Task, step: int) -> Rewound:
     gone = _bring_back(engine, task, kept)
     task.rewind(step, engine.last_tick)
     return Rewound(kept, gone)
+
+
+def undo_last(engine: Engine, task: Task, slots: IntArray, number: int | None) -> Rewound:
+    """Undo the use of rows that were handed out just now, each as often as it is named, but did not reach anybody.
+
+    `number` is that of the use, if it was noted.
+    """
+    rows, times = np.unique(slots, return_counts=True)
+    kept = rows[engine.columns.place[rows] == UNCOMMITTED]
+    used = used_of(0, engine.columns, rows, times)
+    if number is not None:
+        task.log.remove(number)
+    task.log.unkeep(kept)
+    task.consumed = max(0, task.consumed - len(kept))
+    _undo(engine, task, [used], kept)
+    return Rewound(kept, _bring_back(engine, task, kept))
+
+
+def let_go_of_consumed(engine: Engine, slots: IntArray) -> IntArray:
+    """Let rows be no more that were consumed for no training step, and are kept until that is written down."""
+    columns = engine.columns
+    is_over = (columns.place[slots] == UNCOMMITTED) & (columns.used_at[slots] == NO_VERSION)
+    ended: IntArray = slots[is_over & (columns.uid[slots] != 0)]
+    for task, _, part in engine.by_pool(ended):
+        task.ledger.move("uncommitted", "consumed", engine.amount(part))
+    columns.release(ended)
+    return ended
+
+
+def bring_home(engine: Engine) -> Rewound:
+    """Let all that is lent or out be in its pool again: whoever had it is no more."""
+    columns = engine.columns
+    alive = columns.alive()
+    lost = alive[(columns.place[alive] == UNCOMMITTED) & (columns.used_at[alive] == NO_VERSION)]
+    let_go_of_consumed(engine, lost)
+    back, gone = [NOBODY], [NOBODY]
+    while len(held := (alive := columns.alive())[columns.pending[alive] > 0]):
+        settled = give_back(engine, held)
+        back.append(settled.back)
+        gone.append(settled.gone)
+    alive = columns.alive()
+    for task, status, part in engine.by_pool(alive[columns.place[alive] == OUT]):
+        task.rolling -= len(part)
+        engine.lower(task, status, part, PLACES[OUT])
+        back.append(part)
+    return Rewound(np.concatenate(back), np.concatenate([lost, *gone]))
 
 
 def _undo(engine: Engine, task: Task, used: list[Used], kept: IntArray) -> None:

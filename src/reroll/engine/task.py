@@ -46,6 +46,8 @@ class TaskSettings:
     window: StalenessWindow | None = None
     max_uncommitted_steps: int = 0
     """For how many training steps groups that they consumed are kept, until the trainer commits; 0: not at all."""
+    is_durable: bool = False
+    """Whether rows are written down: then consumed ones are kept until that is done."""
     rejected_capacity: int = 1024
     """How many FAILED and FILTERED groups are kept to be looked at."""
     expires: bool = False

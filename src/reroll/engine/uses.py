@@ -52,6 +52,23 @@ class UseLog:
         """Let nothing up to this step be undone any more."""
         self.final = step if self.final is None else max(step, self.final)
 
+    def remove(self, number: int) -> None:
+        """Forget one hand-out, which did not come about."""
+        for step, records in list(self._used.items()):
+            if records.pop(number, None) is not None:
+                self.new.pop(number, None)
+                self.old.append(number)
+                if not records:
+                    del self._used[step]
+
+    def unkeep(self, slots: IntArray) -> None:
+        """Forget that rows were consumed."""
+        for step, parts in list(self.kept.items()):
+            left = [part[~np.isin(part, slots)] for part in parts]
+            self.kept[step] = [part for part in left if len(part)]
+            if not self.kept[step]:
+                del self.kept[step]
+
     def drop(self, steps: Iterable[int]) -> tuple[list[Used], IntArray]:
         """Forget steps; return their uses, and the slots of the rows that they consumed."""
         used, slots = list[Used](), [np.zeros(0, np.int64)]

@@ -1,0 +1,342 @@
+"""A durable buffer's other half: every change of rows, and every payload, goes to a store before a call returns.
+
+Calls change the buffer first, and then wait here until that is written. What changes while a commit runs is gathered
+into the next one, so that many calls share it, and the event loop never waits for the disk.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from os import PathLike
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from reroll.buffer.group import Group
+from reroll.buffer.groups import Groups
+from reroll.buffer.leases import Leases
+from reroll.buffer.put_ids import PutIds
+from reroll.buffer.recording import write_put_id, write_rows, write_small, write_use
+from reroll.buffer.references import References
+from reroll.codec import decode, encode
+from reroll.errors import CorruptData, RerollError
+from reroll.store import Change, Fact, Store, open_saved
+from reroll.waiting import Signal, Waits
+
+Damaged = Literal["raise", "skip"]
+"""What to do about a group whose payload was altered on disk."""
+
+_ROOT: Final = "rollouts"
+_AT_ONCE: Final = 64
+"""Groups of one commit when a store takes over a whole buffer."""
+
+
+class _Commit:
+    """What one commit holds, and whom it matters to."""
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
+        self.error: BaseException | None = None
+        self.is_over = False
+        self.groups: list[Group] = []
+
+
+class Disk:
+    """Writes what changed, and reads rollouts that are not in memory."""
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        waits: Waits,
+        *,
+        leases: Leases,
+        put_ids: PutIds,
+        rest: Callable[[], dict[str, Any]],
+        max_resident_bytes: int | None,
+        on_corrupt: Damaged,
+        allow_pickle: bool,
+    ) -> None:
+        self.store = store
+        self._groups = groups
+        self._leases = leases
+        self._put_ids = put_ids
+        self._waits = waits
+        self._rest = rest  # the small state beside the engine's
+        self._max_resident_bytes = max_resident_bytes
+        self._on_corrupt: Damaged = on_corrupt
+        self._allow_pickle = allow_pickle
+        self.references = References()
+        self._blobs: dict[int, bytes] = {}  # by uid, not yet handed to the store
+        self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
+        self._resident = 0
+        self._pinned: Counter[int] = Counter()  # payloads that are being read, and stay until then
+        self._gone: list[int] = []
+        self._now: _Commit | None = None  # being written
+        self._next: _Commit | None = None  # gathering
+        self._last_state = b""
+        self.watch()
+
+    def watch(self) -> None:
+        """Learn from now on what changes."""
+        columns = self._groups.engine.columns
+        columns.dirty, columns.gone = set(), []
+        self._leases.changed = set()
+        self._put_ids.changed = {}
+
+    # --- writing
+
+    def encode(self, items: Sequence[Any]) -> bytes:
+        """Return rollouts as bytes. Raises NotStorable, with the path to what cannot be stored."""
+        return encode(list(items), refs=self.references, root=_ROOT, allow_pickle=self._allow_pickle)
+
+    def add(self, uid: int | None, blob: bytes) -> None:
+        """Let the rollouts of a group that was just put or changed be written with its row."""
+        if uid is not None and (slot := self._groups.slot_of(uid)) is not None:
+            self._blobs[uid] = blob
+            self._count(uid, int(self._groups.engine.columns.num_bytes[slot]))
+
+    def raise_if_failed(self) -> None:
+        """Raise StoreFailed if nothing can be written any more."""
+        if (error := self.store.error) is not None:
+            raise error
+
+    async def written(self) -> None:
+        """Return when all that changed so far is written. Raises StoreFailed."""
+        if self._now is not None and self._now.is_over:
+            self._finish()  # the loop that it was to be told to is over
+        if not self._has_changed():
+            if self._now is not None:
+                await self._until(self._now)
+            return
+        if self._next is None:
+            self._next = _Commit(self._waits.signal())
+        commit = self._next
+        if self._now is None:
+            self._start()
+        await self._until(commit)
+
+    async def drained(self) -> None:
+        """Return when nothing is being written."""
+        while self._now is not None or self._has_changed():
+            await self.written()
+
+    async def _until(self, commit: _Commit) -> None:
+        await commit.signal.wait()
+        if commit.error is not None:
+            raise commit.error
+
+    def _has_changed(self) -> bool:
+        columns = self._groups.engine.columns
+        return bool(
+            columns.dirty
+            or columns.gone
+            or self._blobs
+            or self._leases.changed
+            or self._put_ids.changed
+            or any(task.log.new or task.log.old for task in self._groups.engine.tasks.values())
+            or self._state() != self._last_state
+        )
+
+    def _state(self) -> bytes:
+        return write_small(self._groups.engine, self._rest())
+
+    def _start(self) -> None:
+        commit = self._next
+        assert commit is not None  # noqa: S101  (whoever starts has made it)
+        self._next, self._now = None, commit
+        change = self._gather(commit)
+        try:
+            self.store.write(change, lambda error: self._done(commit, error))
+        except RerollError as error:
+            self._done(commit, error)
+
+    def _done(self, commit: _Commit, error: BaseException | None) -> None:
+        """Learn, in the thread of the store, that a commit is over."""
+        commit.error, commit.is_over = error, True
+        self._waits.post(self._finish)
+
+    def _finish(self) -> None:
+        commit = self._now
+        if commit is None or not commit.is_over:
+            return
+        self._now = None
+        if commit.error is None:
+            self.settle(commit.groups)
+        commit.signal.set()
+        if self._next is not None:
+            self._start()
+
+    def _gather(self, commit: _Commit) -> Change:
+        """Return all that changed since the last commit, and forget that it did."""
+        groups, columns = self._groups, self._groups.engine.columns
+        slots = np.array(sorted(columns.dirty or ()), np.int64)
+        dirty = groups.groups(slots)
+        gone, self._gone = [*self._gone, *columns.gone], []
+        if self._pinned:
+            self._gone = [uid for uid in gone if uid in self._pinned]
+            gone = [uid for uid in gone if uid not in self._pinned]
+        self._last_state = self._state()
+        change = Change(
+            rows=write_rows(groups.engine, slots, dirty),
+            gone=gone,
+            payloads=list(self._blobs.items()),
+            facts=[*self._facts(gone)],
+            state=self._last_state,
+        )
+        commit.groups = [group for uid in self._blobs if (group := groups.find(uid)) is not None]
+        self._blobs = {}
+        columns.dirty, columns.gone = set(), []
+        return change
+
+    def _facts(self, gone: Iterable[int]) -> Iterable[tuple[str, int | str | bytes, bytes | None]]:
+        for lease in sorted(self._leases.changed or ()):
+            yield "lease", lease, self._leases.record(lease)
+        self._leases.changed = set()
+        for put_id, uid in (self._put_ids.changed or {}).items():
+            kept = put_id in self._put_ids
+            yield "put_id", write_put_id(put_id), msgspec.msgpack.encode(uid) if kept else None
+        self._put_ids.changed = {}
+        for name, task in self._groups.engine.tasks.items():
+            for number, used in task.log.new.items():
+                yield "uses", number, write_use(name, used)
+            for number in task.log.old:
+                yield "uses", number, None
+            task.log.new, task.log.old = {}, []
+        yield from self.references.facts(gone)
+
+    async def take_over(self, path: str | PathLike[str]) -> None:
+        """Let the store hold all groups of this buffer, whose rollouts were saved elsewhere; the rest follows as usual."""
+        self.watch()
+        groups, columns = self._groups, self._groups.engine.columns
+        with await self._waits.aside(lambda: open_saved(path)) as saved:
+            blobs = saved.all_payloads()
+            while True:
+                some = await self._waits.aside(lambda: list(islice(blobs, _AT_ONCE)))
+                if not some:
+                    break
+                here = [(uid, blob) for uid, blob in some if groups.find(uid) is not None]
+                slots = groups.all_slots(uid for uid, _ in here)
+                change = Change(
+                    rows=write_rows(groups.engine, slots, groups.groups(slots)), payloads=list(here)
+                )
+                await self._write(change)
+        facts: list[Fact] = [("lease", lease, record) for lease, record in self._leases.records().items()]
+        self.references.write_again()
+        for name, task in groups.engine.tasks.items():
+            facts += [("uses", number, write_use(name, used)) for number, used in task.log.records().items()]
+        self._put_ids.changed = dict(self._put_ids.items())
+        columns.dirty = set(columns.alive().tolist())
+        await self._write(Change(facts=facts))
+
+    async def _write(self, change: Change) -> None:
+        commit = _Commit(self._waits.signal())
+
+        def done(error: BaseException | None) -> None:
+            commit.error = error
+            self._waits.post(commit.signal.set)
+
+        self.store.write(change, done)
+        await self._until(commit)
+
+    # --- reading
+
+    async def secure(self, groups: Sequence[Group]) -> set[int]:
+        """Return when all that changed is written and groups have their rollouts; damaged ones to be skipped by uid."""
+        damaged: set[int] = set()
+        while True:
+            damaged |= {group.uid for group in await self.fetch([g for g in groups if g.uid not in damaged])}
+            await self.written()
+            if all(group.items or group.uid in damaged for group in groups):
+                return damaged
+
+    async def fetch(self, groups: Sequence[Group]) -> list[Group]:
+        """Let groups have their rollouts; return those that are damaged, if those are to be skipped."""
+        missing = {group.uid: group for group in groups if not group.items}
+        if not missing:
+            return []
+        uids = sorted(missing)
+        self._pinned.update(uids)
+        try:
+            loaded = await self._waits.aside(lambda: self._read(uids))
+        finally:
+            self._pinned.subtract(uids)
+            self._pinned = +self._pinned
+        return [group for uid, group in missing.items() if not self._load(group, loaded[uid])]
+
+    def load(self, groups: Sequence[Group]) -> None:
+        """Let groups have their rollouts, here and now."""
+        loaded = self._read([group.uid for group in groups])
+        for group in groups:
+            if not self._load(group, loaded[group.uid]):
+                raise _damaged(group.uid, self.store, None)
+
+    def _read(self, uids: Sequence[int]) -> dict[int, Any]:
+        """Return rollouts by uid, or the error of those that are damaged."""
+        loaded: dict[int, Any] = {}
+        for uid in uids:
+            try:
+                (blob,) = self.store.read([uid])
+                loaded[uid] = decode(blob, refs=self.references, allow_pickle=self._allow_pickle)
+            except CorruptData as error:
+                loaded[uid] = error
+        return loaded
+
+    def _load(self, group: Group, loaded: Any) -> bool:
+        if isinstance(loaded, CorruptData):
+            error = _damaged(group.uid, self.store, loaded)
+            if self._on_corrupt == "raise":
+                raise error from loaded
+            warnings.warn(str(error), UserWarning, stacklevel=2)
+            return False
+        group.load(loaded)
+        slot = self._groups.slot_of(group.uid)
+        if slot is not None:
+            self._count(group.uid, int(self._groups.engine.columns.num_bytes[slot]))
+        return True
+
+    # --- memory
+
+    def settle(self, groups: Iterable[Group]) -> None:
+        """Let go of rollouts that do not fit into memory, or were consumed; they are on disk."""
+        for group in groups:
+            if not group.items or group.uid in self._blobs:
+                continue
+            if self._groups.is_kept(group.uid) or (
+                self._max_resident_bytes is not None and self._resident > self._max_resident_bytes
+            ):
+                group.unload()
+                self._discount(group.uid)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of rollouts that are in memory, by the estimate that rows have."""
+        return self._resident
+
+    def before_change(self, group: Group) -> None:
+        """Nothing to do: rollouts were encoded when they were put."""
+
+    def before_record(self, group: Group) -> None:
+        """Nothing to do: rows that change are written anyway."""
+
+    def forget(self, group: Group) -> None:
+        """Learn that a group has no row any more."""
+        self._blobs.pop(group.uid, None)
+        self._discount(group.uid)
+
+    def _count(self, uid: int, num_bytes: int) -> None:
+        self._discount(uid)
+        self._sizes[uid] = num_bytes
+        self._resident += num_bytes
+
+    def _discount(self, uid: int) -> None:
+        self._resident -= self._sizes.pop(uid, 0)
+
+
+def _damaged(uid: int, store: Store, error: CorruptData | None) -> CorruptData:
+    return CorruptData(
+        f"group {uid} in {store.path} is damaged ({error}); delete([{uid}]) removes it, and a buffer with "
+        'on_corrupt="skip" passes such groups over and counts them as lost'
+    )

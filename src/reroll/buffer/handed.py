@@ -1,0 +1,59 @@
+"""Groups on their way out: decided on rows, not yet shown to anybody."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reroll.buffer.group import Group
+from reroll.engine.columns import IntArray
+from reroll.engine.task import Task
+from reroll.rollout.staleness import write_staleness
+from reroll.sample import SampleInfo
+
+
+@dataclass(slots=True)
+class Handed:
+    """What a hand-out gave."""
+
+    task: Task
+    status: int
+    slots: IntArray
+    groups: list[Group]
+    told: list[int]
+    """The staleness of their rows, as put told it."""
+    step: int | None
+    """The training step of the task."""
+    leaves: bool = False
+    """Whether nobody else has these groups from now on."""
+    uses: Sequence[int] = ()
+    """Which use of each group this is, if it is one."""
+    number: int | None = None
+    """That of the use, if it was noted."""
+    infos: Sequence[SampleInfo] = ()
+    ahead: Sequence[int] = ()
+    """Places of groups that were here at the last rewind: their versions may be of weights that were lost."""
+
+    def leave_out(self, uids: Collection[int]) -> None:
+        """Hand out all but these."""
+        kept = [place for place, group in enumerate(self.groups) if group.uid not in uids]
+        self.slots = self.slots[kept]
+        self.groups = [self.groups[place] for place in kept]
+        self.told = [self.told[place] for place in kept]
+        self.uses = [self.uses[place] for place in kept] if len(self.uses) else ()
+        self.infos = [self.infos[place] for place in kept] if len(self.infos) else ()
+        self.ahead = [new for new, place in enumerate(kept) if place in self.ahead]
+
+    def show(self) -> list[list[Any]]:
+        """Return the rollouts, brought up to date with their rows; they are all here."""
+        # A copy of each list would touch hundreds of rollouts that nobody needs to look at here.
+        hand = Group.handed_over if self.leaves else Group.shown
+        step = self.step
+        shown = [hand(group, step, told) for group, told in zip(self.groups, self.told, strict=True)]
+        for place in self.ahead if step is not None else ():
+            group = self.groups[place]
+            if any(
+                version is not None and step is not None and version >= step for version in group.versions
+            ):
+                distances = [None if v is None else abs((step or 0) - v - 1) for v in group.versions]
+                write_staleness(group.items, distances)
+        return shown

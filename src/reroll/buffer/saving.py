@@ -1,0 +1,173 @@
+"""The verbs that make a buffer outlive its process, and follow the trainer's own checkpoints."""
+
+from collections.abc import Iterator
+from os import PathLike
+from typing import Any, Literal
+
+from reroll.buffer.arguments import checked_step
+from reroll.buffer.disk import Damaged
+from reroll.buffer.group import Group
+from reroll.buffer.recording import Memory, read
+from reroll.buffer.references import References
+from reroll.buffer.shell import Shell
+from reroll.buffer.snapshot import Snapshot
+from reroll.codec import decode
+from reroll.engine.rewinding import check_rewind, commit, rewind
+from reroll.errors import CorruptData, InvalidArgument, NotEmpty
+from reroll.store import Saved, open_saved, write_checkpoint
+
+
+class Saving(Shell):
+    """For trainers."""
+
+    async def save(self, path: str | PathLike[str]) -> None:
+        """Save the buffer as it is now to a directory, which is made with its parents; others go on meanwhile.
+
+        One file, `replay_buffer.sqlite`, takes the place of the one that was there, as a whole: a crash leaves the old or
+        the new one. Leases count as returned, reservations as released, groups that are out as back. Raises NotStorable
+        (naming the path inside a group), StoreFailed, StoreLocked: then the old file is untouched.
+        """
+        self._check_open()
+        if self._disk is not None:
+            await self._disk.written()
+            copy = self._disk.store.begin_copy()
+            try:
+                await self._waits.aside(lambda: copy.run(path))
+            finally:
+                copy.close()
+            return
+        snapshot = Snapshot(
+            self._groups, self._leases, self._put_ids, self._rest(), allow_pickle=self._allow_pickle
+        )
+        self._groups.keepers.append(snapshot)
+        try:
+            await self._waits.aside(lambda: write_checkpoint(path, snapshot.changes()))
+        finally:
+            self._groups.keepers.remove(snapshot)
+
+    async def resume(self, path: str | PathLike[str], *, on_corrupt: Damaged = "raise") -> None:
+        """Become what was saved, or what a durable buffer left behind, and go on with the same samples.
+
+        With `on_corrupt="skip"` groups whose data were altered are left out and counted as lost. Raises NotEmpty (a
+        RuntimeError) if this buffer was used before, InvalidConfig for another sampler or remover, SavedNotFound,
+        CorruptData, UnsupportedFormat: then nothing has changed.
+        """
+        self._check_open()
+        if on_corrupt not in ("raise", "skip"):
+            raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
+        self._check_unused()
+        references = References() if self._disk is None else self._disk.references
+        memory, lost = await self._waits.aside(
+            lambda: _load(
+                path,
+                references,
+                keep=self._disk is None,
+                on_corrupt=on_corrupt,
+                allow_pickle=self._allow_pickle,
+            )
+        )
+        self._check_open()
+        self._check_unused()
+        self._become(memory)
+        damaged = self._groups.slots(uid for uid in lost if self._groups.slot_of(uid) is not None)
+        self._groups.give_up(damaged)
+        if self._disk is not None:
+            await self._disk.take_over(path)
+        self._changed()
+        await self._written()
+
+    async def commit(self, step: int) -> int:
+        """Tell that the trainer's own checkpoint of this step is on disk; return how many groups are used for good.
+
+        What was consumed up to this step is no longer kept for a rewind.
+        """
+        self._check_open()
+        done = _told("step", step)
+        finished = 0
+        for task in self._engine.tasks.values():
+            slots = commit(self._engine, task, done)
+            self._groups.forget_rows(slots)
+            finished += len(slots)
+        await self._written()
+        return finished
+
+    async def rewind(self, step: int, *, newer: Literal["keep", "expire"] = "keep") -> int:
+        """Tell that the trainer goes on after this step, from an earlier checkpoint; return how many groups are back.
+
+        All that was used after it is available again, at its old place; priorities and what was put since stay. Groups
+        of versions above `step` are kept, and their staleness is the distance, or expire with `newer="expire"`. Raises
+        CannotRewind, and changes nothing, if some of that was committed or is no longer kept.
+        """
+        self._check_open()
+        last = _told("step", step)
+        if newer not in ("keep", "expire"):
+            raise InvalidArgument(f'newer must be "keep" or "expire", not {newer!r}')
+        for task in self._engine.tasks.values():
+            check_rewind(task, last)
+        advanced, serving = self._engine.advanced
+        self._engine.advanced = (min(advanced, last), None if serving is None else min(serving, last))
+        count = 0
+        for task in self._engine.tasks.values():
+            back, gone = rewind(self._engine, task, last)
+            count += len(back)
+            self._groups.come_back(back, gone)
+            if newer == "expire":
+                self._groups.expire_newer(task, last)
+        self._changed()
+        await self._written()
+        return count
+
+    def _check_unused(self) -> None:
+        if self._engine.last_uid:
+            raise NotEmpty(
+                f"a buffer that was used cannot resume: {self._engine.last_uid} groups were put into this one, and uids "
+                "are never used twice; build a new one"
+            )
+
+
+def _told(name: str, step: int) -> int:
+    checked = checked_step(name, step)
+    if checked is None:
+        raise InvalidArgument(f"{name} must be told: the training step")
+    return checked
+
+
+def _load(
+    path: str | PathLike[str], references: References, *, keep: bool, on_corrupt: Damaged, allow_pickle: bool
+) -> tuple[Memory, list[int]]:
+    """Return what was saved, with the rollouts if they are kept in memory, and the uids of those that are damaged."""
+    with open_saved(path) as saved:
+        memory = read(saved)
+        if memory is None:
+            raise CorruptData(f"{saved.path} holds no buffer; name the directory that one was saved to")
+        references.restore(saved.facts("ref"))
+        lost: list[int] = []
+        for group, items in _payloads(saved, memory.groups, references, allow_pickle):
+            if isinstance(items, CorruptData):
+                if on_corrupt == "raise":
+                    raise CorruptData(
+                        f"group {group.uid} in {saved.path} is damaged ({items}); restore the file from a copy, or "
+                        'resume with on_corrupt="skip" to leave such groups out'
+                    ) from items
+                lost.append(group.uid)
+            elif keep:
+                group.load(items)
+    return memory, lost
+
+
+def _payloads(
+    saved: Saved, groups: list[Group], references: References, allow_pickle: bool
+) -> Iterator[tuple[Group, Any]]:
+    by_uid = {group.uid: group for group in groups}
+    for uid, blob in saved.all_payloads():
+        group = by_uid.pop(uid, None)
+        if group is None:
+            raise CorruptData(
+                f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy"
+            )
+        try:
+            yield group, decode(blob, refs=references, allow_pickle=allow_pickle)
+        except CorruptData as error:
+            yield group, error
+    for group in by_uid.values():
+        yield group, CorruptData("its rollouts are missing")

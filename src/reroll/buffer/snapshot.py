@@ -1,0 +1,121 @@
+"""A buffer at one moment, for saving it while it goes on.
+
+What is copied at once is small: columns, and references to groups. The rest is encoded in the thread that writes. A group
+that somebody is about to see or change meanwhile is encoded first, as it was.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from reroll.buffer.group import Group
+from reroll.buffer.groups import Groups
+from reroll.buffer.leases import Leases
+from reroll.buffer.put_ids import PutIds
+from reroll.buffer.recording import rows_of_columns, write_put_id, write_small, write_use
+from reroll.buffer.references import References
+from reroll.codec import encode
+from reroll.store import Blob, Change, Fact
+
+_AT_ONCE: Final = 32
+"""Groups of one change; small, so that memory stays small and the loop gets its turn."""
+_TRIES: Final = 5
+
+
+class Snapshot:
+    """What is to be saved. Made by the buffer; `changes` is for the thread that writes."""
+
+    def __init__(
+        self, groups: Groups, leases: Leases, put_ids: PutIds, rest: dict[str, Any], *, allow_pickle: bool
+    ) -> None:
+        self._allow_pickle = allow_pickle
+        engine = groups.engine
+        alive = engine.columns.alive()
+        self._lock = threading.Lock()
+        self._rows = engine.columns.rows(alive)
+        self._tasks = list(engine.tasks)
+        self._groups = groups.groups(alive)
+        self._pending = {group.uid for group in self._groups}
+        self._records: dict[int, bytes] = {}
+        self._blobs: dict[int, bytes] = {}
+        self._references = References()
+        self._state = write_small(engine, rest)
+        self._leases = leases.records()
+        self._put_ids = list(put_ids.items().items())
+        self._uses = [
+            (name, number, used)
+            for name, task in engine.tasks.items()
+            for number, used in task.log.records().items()
+        ]
+        # Their holders write into them as they please, without telling.
+        for group in self._groups:
+            if group.uid in groups.out:
+                self.before_change(group)
+
+    # --- for the buffer
+
+    def before_change(self, group: Group) -> None:
+        """Encode a group as it is, if that was not done yet."""
+        with self._lock:
+            if group.uid in self._pending:
+                self._pending.discard(group.uid)
+                self._records.setdefault(group.uid, group.record())
+                self._blobs[group.uid] = self._encode(group)
+
+    def before_record(self, group: Group) -> None:
+        """Note what is known of a group; its rollouts stay as they are for now."""
+        with self._lock:
+            if group.uid in self._pending:
+                self._records.setdefault(group.uid, group.record())
+
+    def load(self, groups: Sequence[Group]) -> None:
+        """Nothing to do: they are all here."""
+
+    def forget(self, group: Group) -> None:
+        """Nothing to do: it is still referred to."""
+
+    # --- for the thread
+
+    def changes(self) -> Iterator[Change]:
+        """Yield all that is to be written."""
+        for start in range(0, len(self._groups), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            groups = self._groups[part]
+            payloads: list[tuple[int, Blob]] = []
+            records: list[bytes] = []
+            for group in groups:
+                record, blob = self._take(group)
+                records.append(record)
+                payloads.append((group.uid, blob))
+            rows = {name: column[part] for name, column in self._rows.items()}
+            self._groups[part] = [None] * len(groups)  # type: ignore[list-item]  # written ones may go
+            yield Change(rows=rows_of_columns(rows, self._tasks, records), payloads=payloads)
+        facts: list[Fact] = [("lease", lease, record) for lease, record in self._leases.items()]
+        facts += [("put_id", write_put_id(i), msgspec.msgpack.encode(uid)) for i, uid in self._put_ids]
+        facts += [("uses", number, write_use(name, used)) for name, number, used in self._uses]
+        facts += self._references.facts(())
+        yield Change(facts=facts, state=self._state)
+
+    def _take(self, group: Group) -> tuple[bytes, bytes]:
+        with self._lock:
+            if group.uid not in self._pending:
+                return self._records.pop(group.uid), self._blobs.pop(group.uid)
+            self._pending.discard(group.uid)
+            record = self._records.pop(group.uid, None) or group.record()
+            return record, self._encode(group)
+
+    def _encode(self, group: Group) -> bytes:
+        for left in reversed(range(_TRIES)):
+            try:
+                return encode(
+                    group.items,
+                    refs=self._references,
+                    root=f"group {group.uid}: rollouts",
+                    allow_pickle=self._allow_pickle,
+                )
+            except RuntimeError:  # a trainer that has it added to a dict of it just now
+                if not left:
+                    raise
+        raise AssertionError
