@@ -35,6 +35,7 @@ format: $(STAMP)  ## Format the code.
 bench: $(STAMP)  ## Measure every operation, its growth, and a scanning design beside it.
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/buffer.py
+	$(BIN)/python benchmarks/codec.py
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -8,7 +8,6 @@ from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.stats import Stats
-from reroll.codec.registry import register
 from reroll.engine.ledger import Amount
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
 from reroll.engine.rows import Row
@@ -53,6 +52,7 @@ from reroll.sample import Sample, SampleInfo
 from reroll.table import Table, TableInfo
 
 if _typing.TYPE_CHECKING:
+    from reroll.codec.registry import register
     from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig
 
 __all__ = [
@@ -126,4 +126,8 @@ def __getattr__(name: str) -> _typing.Any:
         from reroll import config  # noqa: PLC0415
 
         return getattr(config, name)
+    if name == "register":  # nor is the codec needed by whoever stores nothing
+        from reroll.codec.registry import register  # noqa: PLC0415
+
+        return register
     raise AttributeError(f"module 'reroll' has no attribute {name!r}")

@@ -51,7 +51,14 @@ def assert_same(a, b):
     assert a.shape == b.shape
     assert a.requires_grad == b.requires_grad
     if a.numel():
-        flat = [each.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for each in (a, b)]
+        flat = [
+            each.detach()
+            .resolve_conj()
+            .resolve_neg()
+            .reshape(-1)
+            .clone(memory_format=torch.contiguous_format)
+            for each in (a, b)
+        ]
         assert flat[0].view(torch.uint8).equal(flat[1].view(torch.uint8))
 
 

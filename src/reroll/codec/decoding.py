@@ -50,7 +50,7 @@ def decode(blob: Buffer, *, allow_pickle: bool = False, refs: Refs | None = None
     frame = split(blob)
     try:
         arrays = read_arrays(_unpack(frame.table), frame.blob, frame.arrays_at)
-        return Decoder(arrays, allow_pickle=allow_pickle, refs=refs).value(frame.body)
+        return Decoder(arrays, allow_pickle=allow_pickle, refs=refs).value(frame.body.tobytes())
     except (RerollError, MemoryError):
         raise
     except RecursionError as error:
@@ -73,7 +73,7 @@ class Decoder:
         self._depth = 0
         self._tensors: dict[int, Any] = {}
 
-    def value(self, body: memoryview) -> Any:
+    def value(self, body: bytes) -> Any:
         """Return the value of a whole body."""
         form, content = self.unpack(body)
         if form == 0:
@@ -83,7 +83,7 @@ class Decoder:
         arrays = self.arrays
         return [read_row(row, arrays) for row in content]
 
-    def unpack(self, data: memoryview) -> Any:
+    def unpack(self, data: bytes) -> Any:
         """Return what is packed here; raises CorruptData where it is nested too deep."""
         if self._depth >= _MAX_DEPTH:
             raise CorruptData(f"nested more than {MAX_DEPTH} deep")
@@ -92,14 +92,14 @@ class Decoder:
         # Few bytes, or few that open a container, cannot be nested deep: nearly always nothing more has to be done.
         if (
             len(data) > MAX_DEPTH
-            and len(data.tobytes().translate(None, _CLOSED)) > MAX_DEPTH
+            and len(data.translate(None, _CLOSED)) > MAX_DEPTH
             and _is_deep(value)
         ):
             raise CorruptData(f"nested more than {MAX_DEPTH} deep")
         self._depth -= 1
         return value
 
-    def items(self, data: memoryview) -> list[Any]:
+    def items(self, data: bytes) -> list[Any]:
         """Return what is packed here, which must be a list."""
         value = self.unpack(data)
         if type(value) is not list:
@@ -110,32 +110,32 @@ class Decoder:
         reader = _READERS.get(code)
         if reader is None:
             raise CorruptData(f"a value of the unknown type {code}")
-        return reader(self, data)
+        return reader(self, bytes(data))  # a copy, since the view has a wrong length in msgspec 0.18
 
-    def _array(self, data: memoryview) -> Array:
+    def _array(self, data: bytes) -> Array:
         index = int.from_bytes(data, "little")
         if len(data) != 4 or index >= len(self.arrays):
             raise CorruptData(f"array {index} of {len(self.arrays)}")
         return self.arrays[index]
 
-    def _content(self, data: memoryview) -> Array:
+    def _content(self, data: bytes) -> Array:
         array = self._array(data)
         if array.dtype != np.uint8 or array.ndim != 1:
             raise CorruptData(f"bytes in an array of {array.dtype}")
         return array
 
-    def _numbers(self, data: memoryview) -> list[Any]:
+    def _numbers(self, data: bytes) -> list[Any]:
         array = self._array(data)
         if array.ndim != 1 or array.dtype.kind not in "iuf":
             raise CorruptData(f"a list of numbers in an array of {array.dtype}")
         numbers: list[Any] = array.tolist()
         return numbers
 
-    def _dict(self, data: memoryview) -> dict[Any, Any]:
+    def _dict(self, data: bytes) -> dict[Any, Any]:
         parts = iter(self.items(data))
         return dict(zip(parts, parts, strict=True))
 
-    def _tensor(self, data: memoryview) -> Any:
+    def _tensor(self, data: bytes) -> Any:
         written = self.items(data)
         index = written[0] if written else None
         if type(index) is not int or not 0 <= index < len(self.arrays):
@@ -144,13 +144,13 @@ class Decoder:
             self._tensors[index] = read_tensor(written, self.arrays)
         return self._tensors[index]
 
-    def _dict_rollout(self, data: memoryview) -> DictRollout:
+    def _dict_rollout(self, data: bytes) -> DictRollout:
         fields = self.unpack(data)
         if type(fields) is not dict:
             raise CorruptData(f"a DictRollout of {type(fields).__name__}")
         return DictRollout(fields)
 
-    def _object(self, data: memoryview) -> Any:
+    def _object(self, data: bytes) -> Any:
         name, state = self.items(data)
         entry = BY_NAME.get(name) if type(name) is str else None
         if entry is None:
@@ -160,7 +160,7 @@ class Decoder:
             )
         return entry.recipe.make(state)
 
-    def _pickled(self, data: memoryview) -> Any:
+    def _pickled(self, data: bytes) -> Any:
         if not self._allow_pickle:
             raise UnsupportedFormat(
                 "holds pickled parts, and unpickling runs code: read it with allow_pickle=True if you trust who wrote it"
@@ -170,7 +170,7 @@ class Decoder:
         except Exception as error:
             raise CorruptData(f"a pickled part cannot be read: {type(error).__name__}: {error}") from error
 
-    def _ref(self, data: memoryview) -> Any:
+    def _ref(self, data: bytes) -> Any:
         number = self.unpack(data)
         if type(number) is not int:
             raise CorruptData(f"a reference by {number!r}")
@@ -196,11 +196,11 @@ def _is_deep(value: Any) -> bool:
     return True
 
 
-def _text(data: memoryview) -> str:
+def _text(data: bytes) -> str:
     return str(data, "utf-8")
 
 
-_READERS: Final[dict[int, Callable[[Decoder, memoryview], Any]]] = {
+_READERS: Final[dict[int, Callable[[Decoder, bytes], Any]]] = {
     codes.TUPLE: lambda self, data: tuple(self.items(data)),
     codes.SET: lambda self, data: set(self.items(data)),
     codes.FROZENSET: lambda self, data: frozenset(self.items(data)),

@@ -91,8 +91,8 @@ def read_date(written: str) -> date:
     return date.fromisoformat(written)
 
 
-def read_uuid(data: memoryview) -> UUID:
-    return UUID(bytes=bytes(data))
+def read_uuid(data: bytes) -> UUID:
+    return UUID(bytes=data)
 
 
 def read_decimal(written: str) -> Decimal:
