@@ -63,7 +63,8 @@ class WeightTree:
 
     def get(self, positions: IntArray) -> FloatArray:
         """The weights of these positions; O(b). Raises IndexError beyond the capacity."""
-        return self._levels[0].take(positions)
+        weights: FloatArray = self._levels[0][positions]
+        return weights
 
     def draw(self, uniforms: FloatArray) -> IntArray:
         """One position per number in [0, 1), each with probability weight / total; O(b log n).
