@@ -424,13 +424,19 @@ def test_both_implementations_agree_to_the_last_bit(seed):
         assert snapshot(slow) == snapshot(fast)
 
 
-@needs_numba
-@given(st.lists(st.integers(0, 2**20) | st.integers(0, 30) | st.integers(0, 1000).map(lambda i: i << 12)))
-def test_first_occurrences_keep_their_order(positions):
-    expected = list(dict.fromkeys(positions))
-    for fast in (False, True):
-        found = weight_tree(fast)._first_occurrences(np.array(positions, dtype=np.int64))
-        assert found.tolist() == expected
+@both
+@given(
+    weights=st.lists(any_weights, min_size=1, max_size=60),
+    stride=st.sampled_from([1, 97, 1013]),
+    uniforms=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=60),
+    seed=st.integers(0, 2**32),
+)
+def test_distinct_leaves_keep_the_order_of_their_first_draw(fast, weights, stride, uniforms, seed):
+    tree = weight_tree(fast)
+    tree.set(np.arange(len(weights) + 1) * stride, np.array([*weights, 1.0]))
+    targets = np.random.default_rng(seed).permutation([*uniforms, *uniforms[::2]])
+    drawn = tree.draw(targets).tolist()
+    assert tree._descend_distinct(tree._targets(targets)).tolist() == list(dict.fromkeys(drawn))
 
 
 def test_numba_is_optional(monkeypatch):

@@ -37,7 +37,7 @@ class DenseSet:
 
     def positions(self, slots: IntArray) -> IntArray:
         """Return where these members stand."""
-        found: IntArray = getattr(self._columns, self._column).take(slots).astype(np.int64)
+        found: IntArray = getattr(self._columns, self._column)[slots].astype(np.int64)
         return found
 
     def holds(self, slots: IntArray) -> BoolArray:

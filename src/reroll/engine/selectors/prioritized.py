@@ -10,6 +10,7 @@ uniformly.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -122,6 +123,7 @@ class PrioritizedSelector:
         self._columns = columns
         self._alpha, self._beta = alpha, beta
         self._half_life, self._reuse_decay = half_life, float(reuse_decay)
+        self._may_overflow = alpha > 1 or reuse_decay > 1
         self._ageing = WeightedSet(columns, role)  # without half_life: nobody
         self._lasting = WeightedSet(columns, role)
         self._faint = DenseSet(columns, role)
@@ -152,7 +154,11 @@ class PrioritizedSelector:
 
     def touch(self, slots: IntArray) -> None:
         weights, ageing, _ = self._weigh(slots)
-        if self._half_life is None and len(self) == len(self._lasting) and weights.all():
+        if (
+            self._half_life is None
+            and len(self) == len(self._lasting)
+            and np.count_nonzero(weights) == len(slots)
+        ):
             self._lasting.set(slots, weights)  # the usual case, without the cost of splitting
             return
         positive = weights > 0
@@ -240,8 +246,8 @@ class PrioritizedSelector:
     def _weigh(self, slots: IntArray) -> tuple[FloatArray, BoolArray, BoolArray]:
         """Return the weights, as of the reference version, which rows age, and which of those are faint: 0 here."""
         columns = self._columns
-        weights = columns.priority.take(slots)
-        with np.errstate(over="ignore"):  # saturates
+        weights: FloatArray = columns.priority[slots]
+        with np.errstate(over="ignore") if self._may_overflow else nullcontext():  # saturates
             if self._alpha != 1:
                 weights **= self._alpha
             if self._reuse_decay != 1:

@@ -28,9 +28,13 @@ class Picks(NamedTuple):
     def weights(self) -> FloatArray:
         """Return the importance weights, divided by the batch's largest."""
         # Subtracting logarithms, not dividing: N x probability may be too small for its inverse to exist.
-        largest = np.fmax.reduce(self.log_importance, initial=-np.inf)  # fmax passes over NaN
+        largest = np.maximum.reduce(self.log_importance, initial=-np.inf)
+        has_zero_weights = np.isnan(largest)
+        if has_zero_weights:
+            largest = np.fmax.reduce(self.log_importance, initial=-np.inf)  # passes over NaN
         weights: FloatArray = np.exp(self.log_importance - largest)
-        weights[np.isnan(weights)] = 1.0
+        if has_zero_weights:
+            weights[np.isnan(weights)] = 1.0
         return weights
 
     @classmethod

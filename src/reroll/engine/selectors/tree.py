@@ -63,23 +63,21 @@ class WeightTree:
 
     def get(self, positions: IntArray) -> FloatArray:
         """The weights of these positions; O(b). Raises IndexError beyond the capacity."""
-        return self._levels[0].take(positions)
+        weights: FloatArray = self._levels[0][positions]
+        return weights
 
     def draw(self, uniforms: FloatArray) -> IntArray:
         """One position per number in [0, 1), each with probability weight / total; O(b log n).
 
         Only positions of positive weight are drawn. Raises InvalidArgument if there are none.
         """
-        total = self._running_sums()[-1]
-        if total == 0.0:
-            raise InvalidArgument("nothing to draw: set enough positive weights first")
-        return self._descend(np.minimum(np.multiply(uniforms, total), np.nextafter(total, 0.0)))
+        return self._descend(self._targets(uniforms))
 
     def draw_distinct(self, count: int, rng: np.random.Generator) -> IntArray:
         """Draw `count` distinct positions, each by weight among those not drawn before, in the order drawn.
 
-        Draws with replacement and keeps what is new, which has the same distribution. Once most draws repeat, what
-        was drawn is taken out (and put back at the end, also on error), so that the next draw is new for certain.
+        Draws with replacement and keeps what is new, which has the same distribution. If that was not enough, what was
+        drawn is taken out (and put back at the end, also on error), so that the next round finds others.
         Expected O(count log n), also if a few positions hold nearly all the weight; at worst, if each weight dwarfs
         all smaller ones, a round per position. Raises InvalidArgument if fewer than `count` weights are positive.
         """
@@ -87,20 +85,17 @@ class WeightTree:
         chosen = np.empty(0, dtype=np.int64)
         missing = count
         try:
-            while chosen.size < missing:
-                more = missing - chosen.size
-                drawn = self.draw(rng.random(more + more // 8 + 8))
-                known = chosen.size
-                chosen = self._first_occurrences(np.concatenate((chosen, drawn)))[:missing]
-                if chosen.size < missing and 2 * (chosen.size - known) < drawn.size:
+            while missing:
+                if chosen.size:
                     taken.append((chosen, self.get(chosen)))
                     self.set(chosen, np.zeros(chosen.size))
-                    missing -= chosen.size
-                    chosen = chosen[:0]
+                targets = self._targets(rng.random(missing + missing // 8 + 8))
+                chosen = self._descend_distinct(targets)[:missing]
+                missing -= chosen.size
         finally:
             for positions, weights in taken:
                 self.set(positions, weights)
-        return np.concatenate((*(positions for positions, _ in taken), chosen))
+        return np.concatenate((*(positions for positions, _ in taken), chosen)) if taken else chosen
 
     def reserve(self, capacity: int) -> None:
         """Make room for the positions below `capacity`, rounded up to a power of two; O(n) if that grows the tree.
@@ -164,8 +159,36 @@ class WeightTree:
             else:  # most nodes change: all of them is cheaper, and bounds the memory of a bulk load
                 np.add(left, right, out=level)
 
+    def _targets(self, uniforms: FloatArray) -> FloatArray:
+        """From numbers in [0, 1) to numbers below the sum of all weights."""
+        total = self._running_sums()[-1]
+        if total == 0.0:
+            raise InvalidArgument("nothing to draw: set enough positive weights first")
+        targets: FloatArray = np.minimum(np.multiply(uniforms, total), np.nextafter(total, 0.0))
+        return targets
+
     def _descend(self, rest: FloatArray) -> IntArray:
         """The leaves at which the running sum of all weights first exceeds each number in `rest`."""
+        leaves, order = self._descend_in_order(rest)
+        found = np.empty_like(leaves)
+        found[order] = leaves
+        return found
+
+    def _descend_distinct(self, rest: FloatArray) -> IntArray:
+        """The same leaves, each only where it appears first."""
+        leaves, order = self._descend_in_order(rest)
+        found = np.empty_like(leaves)
+        found[order] = leaves
+        differs = leaves[1:] != leaves[:-1]
+        if np.count_nonzero(differs) < differs.size:
+            runs = np.concatenate(([0], differs.nonzero()[0] + 1))  # where each leaf starts
+            is_first = np.zeros(found.size, dtype=np.bool_)
+            is_first[np.minimum.reduceat(order, runs)] = True
+            found = found[is_first]
+        return found
+
+    def _descend_in_order(self, rest: FloatArray) -> tuple[IntArray, IntArray]:
+        """The leaves in ascending order, and which number of `rest` each belongs to."""
         order = rest.argsort()  # neighbours in the tree one after the other: memory and bisection are quicker
         rest = rest[order]
         nodes = self._ladder[1:].searchsorted(rest, side="right")
@@ -173,9 +196,7 @@ class WeightTree:
         leaves = self._walk(nodes, rest)
         if np.count_nonzero(self._levels[0][leaves]) < leaves.size:
             leaves = self._walk(nodes, rest, past_empty=True)
-        found = np.empty_like(leaves)
-        found[order] = leaves
-        return found
+        return leaves, order
 
     def _walk(self, nodes: IntArray, rest: FloatArray, *, past_empty: bool = False) -> IntArray:
         """Walk down from nodes of the top: to the right, if `rest` reaches the sum on the left.
@@ -194,20 +215,6 @@ class WeightTree:
             nodes += nodes
             nodes += goes_right
         return nodes
-
-    def _first_occurrences(self, positions: IntArray) -> IntArray:
-        """The distinct positions in order of first appearance."""
-        bits = positions.size.bit_length()
-        keys = (positions << bits) + np.arange(positions.size)  # sorts by position, then by appearance
-        keys.sort()
-        found = keys >> bits
-        is_first = np.ones(keys.size, dtype=np.bool_)
-        np.not_equal(found[1:], found[:-1], out=is_first[1:])
-        if np.count_nonzero(is_first) == keys.size:
-            return positions
-        order = keys[is_first] & ((1 << bits) - 1)
-        order.sort()
-        return positions.take(order)
 
 
 def weight_tree(fast: bool | None = None) -> WeightTree:

@@ -38,8 +38,8 @@ class NumbaWeightTree(WeightTree):
     def _descend(self, rest: FloatArray) -> IntArray:
         return _descend(self._nodes, self._capacity, self._ladder, rest)
 
-    def _first_occurrences(self, positions: IntArray) -> IntArray:
-        return _first_occurrences(positions)
+    def _descend_distinct(self, rest: FloatArray) -> IntArray:
+        return _first_occurrences(self._descend(rest))
 
 
 @_compiled
