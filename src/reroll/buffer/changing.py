@@ -111,6 +111,8 @@ class Changing(Shell):
         A field that a rollout does not have goes into its `extra_fields`. Raises UnknownUid, InvalidArgument.
         """
         self._check_open()
+        if self._disk is not None:
+            self._disk.encode([fields])  # what cannot be stored is refused before anything changes
         self._groups.patch(uid, fields, tags)
         if self._disk is not None:
             group = self._groups.find(uid)

@@ -82,7 +82,8 @@ class Disk:
     def watch(self) -> None:
         """Learn from now on what changes."""
         columns = self._groups.engine.columns
-        columns.dirty, columns.gone = set(), []
+        if columns.dirty is None:
+            columns.dirty = set()
         self._leases.changed = set()
         self._put_ids.changed = {}
 

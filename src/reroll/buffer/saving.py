@@ -50,12 +50,21 @@ class Saving(Shell):
 
         With `on_corrupt="skip"` groups whose data were altered are left out and counted as lost. Raises NotEmpty (a
         RuntimeError) if this buffer was used before, InvalidConfig for another sampler or remover, SavedNotFound,
-        CorruptData, UnsupportedFormat: then nothing has changed.
+        CorruptData, UnsupportedFormat: then nothing has changed. Calls made meanwhile raise Closed.
         """
         self._check_open()
         if on_corrupt not in ("raise", "skip"):
             raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
         self._check_unused()
+        self._is_resuming = True
+        try:
+            await self._resume(path, on_corrupt)
+        finally:
+            self._is_resuming = False
+        self._changed()
+        await self._written()
+
+    async def _resume(self, path: str | PathLike[str], on_corrupt: Damaged) -> None:
         references = References() if self._disk is None else self._disk.references
         memory, lost = await self._waits.aside(
             lambda: _load(
@@ -66,15 +75,11 @@ class Saving(Shell):
                 allow_pickle=self._allow_pickle,
             )
         )
-        self._check_open()
-        self._check_unused()
         self._become(memory)
         damaged = self._groups.slots(uid for uid in lost if self._groups.slot_of(uid) is not None)
         self._groups.give_up(damaged)
         if self._disk is not None:
             await self._disk.take_over(path)
-        self._changed()
-        await self._written()
 
     async def commit(self, step: int) -> int:
         """Tell that the trainer's own checkpoint of this step is on disk; return how many groups are used for good.

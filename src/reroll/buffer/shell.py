@@ -40,6 +40,7 @@ class Shell:
         self._waits = waits
         self._clock = clock
         self._closed = False
+        self._is_resuming = False
         self._put_ids = PutIds(put_id_history)
         self._leases = Leases(groups)
         self._reservations = Reservations()
@@ -57,7 +58,7 @@ class Shell:
         memory = read(store)
         interrupted = [row[0] for row in store.rows()] if memory is None else []
         if memory is not None:
-            self._become(memory)
+            self._become(memory, is_watched=True)
         disk = Disk(
             store,
             self._groups,
@@ -74,9 +75,14 @@ class Shell:
         self._groups.keepers.append(disk)
         self._disk = disk
 
-    def _become(self, memory: Memory) -> None:
-        """Be what is remembered. Raises InvalidConfig, and changes nothing, if the configuration is another."""
+    def _become(self, memory: Memory, *, is_watched: bool = False) -> None:
+        """Be what is remembered. Raises InvalidConfig, and changes nothing, if the configuration is another.
+
+        `is_watched` says that somebody writes down what changes on the way: rows whose holders are no more.
+        """
         restore(self._engine, memory.engine)
+        if is_watched:
+            self._engine.columns.dirty = set()
         self._groups.restore(memory.groups)
         self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = self._clock()
@@ -140,6 +146,10 @@ class Shell:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the buffer was closed")
+        if self._is_resuming:
+            raise Closed(
+                "the buffer resumes what was saved, and takes no calls until that is done; await it first"
+            )
         if self._disk is not None:
             self._disk.raise_if_failed()
         self._pass_time()
