@@ -1,5 +1,7 @@
 """Arrays and numpy scalars: dtype, shape, order, views into the blob, one copy of what is shared."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -154,3 +156,15 @@ def test_writing_changes_nothing():
     encode([array, array.T])
     assert exact(array, before[0])
     assert (array.flags.writeable, array.strides) == before[1:]
+
+
+def test_writing_takes_the_memory_of_the_blob_once():
+    array = np.zeros(4_000_000, np.uint8)
+    tracemalloc.start()
+    try:
+        blob = encode([array])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert type(blob) is bytes
+    assert peak < 1.1 * len(blob)

@@ -13,6 +13,7 @@ Numbers are little-endian. Nothing here looks into the parts.
 import struct
 import zlib
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from reroll.codec.limits import Refusal
@@ -49,9 +50,15 @@ def join(table: bytes, body: bytes, arrays: Sequence[Any]) -> bytes:
             "holds more than 4 GB besides its arrays; keep large data in numpy arrays, or put smaller groups"
         )
     gap = PADDING[-(_BODY_AT + len(table) + len(body)) % ALIGNMENT]
-    rest = b"".join((_LENGTHS.pack(len(table), len(body)), table, body, gap, *arrays))
-    # One checksum over one piece costs less than one over each array, although the bytes are copied once more.
-    return _START.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(rest)) + rest
+    start = _START.pack(_MAGIC, FORMAT_VERSION, 0)
+    blob = b"".join((start, _LENGTHS.pack(len(table), len(body)), table, body, gap, *arrays))
+    checksum = zlib.crc32(memoryview(blob)[_START.size :])
+    # A file in memory writes into bytes that nobody else holds, and gives the same object back: large groups are
+    # copied once. Checksums of each array by itself would let go of the interpreter's lock once for each.
+    file = BytesIO(blob)
+    del blob
+    file.write(_START.pack(_MAGIC, FORMAT_VERSION, checksum))
+    return file.getvalue()
 
 
 def split(blob: Buffer) -> Frame:
