@@ -56,8 +56,6 @@ class Shell:
         """Be what a store holds, and write every change to it from now on."""
         memory = read(store)
         interrupted = [row[0] for row in store.rows()] if memory is None else []
-        if memory is not None:
-            self._become(memory)
         disk = Disk(
             store,
             self._groups,
@@ -70,8 +68,11 @@ class Shell:
             allow_pickle=self._allow_pickle,
         )
         disk.references.restore(store.facts("ref"))
-        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
         self._groups.keepers.append(disk)
+        if memory is not None:
+            self._become(memory)  # rows that come home are written with the next change
+            self._leases.changed, self._put_ids.changed = set(), {}
+        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
         self._disk = disk
 
     def _become(self, memory: Memory) -> None:
@@ -102,6 +103,8 @@ class Shell:
 
     async def _deliver(self, handed: Sequence[Handed], undo: Callable[[], None]) -> list[list[list[Any]]]:
         """Return the rollouts of what is handed out, when that is on disk; whoever is cancelled meanwhile got nothing."""
+        for given in handed:
+            self._groups.count_handed(given)
         if self._disk is None:
             return [self._groups.show(given) for given in handed]
         try:
