@@ -73,7 +73,6 @@ class Disk:
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
         self._pinned: Counter[int] = Counter()  # payloads that are being read, and stay until then
-        self._gone: list[int] = []
         self._now: _Commit | None = None  # being written
         self._next: _Commit | None = None  # gathering
         self._last_state = b""
@@ -89,8 +88,10 @@ class Disk:
 
     # --- writing
 
-    def encode(self, items: Sequence[Any]) -> bytes:
-        """Return rollouts as bytes. Raises NotStorable, with the path to what cannot be stored."""
+    def encode(self, items: Sequence[Any], put_id: Any = None) -> bytes:
+        """Return rollouts as bytes. Raises NotStorable, with the path to what cannot be stored; also for a put id."""
+        if put_id is not None:
+            write_put_id(put_id)
         return encode(list(items), refs=self.references, root=_ROOT, allow_pickle=self._allow_pickle)
 
     def add(self, uid: int | None, blob: bytes) -> None:
@@ -147,6 +148,8 @@ class Disk:
     def _start(self) -> None:
         commit = self._next
         assert commit is not None  # noqa: S101  (whoever starts has made it)
+        if self._pinned and not self._pinned.keys().isdisjoint(self._groups.engine.columns.gone):
+            return  # somebody still reads what goes, and starts this as soon as it has it
         self._next, self._now = None, commit
         change = self._gather(commit)
         try:
@@ -175,10 +178,7 @@ class Disk:
         groups, columns = self._groups, self._groups.engine.columns
         slots = np.array(sorted(columns.dirty or ()), np.int64)
         dirty = groups.groups(slots)
-        gone, self._gone = [*self._gone, *columns.gone], []
-        if self._pinned:
-            self._gone = [uid for uid in gone if uid in self._pinned]
-            gone = [uid for uid in gone if uid not in self._pinned]
+        gone = columns.gone
         self._last_state = self._state()
         change = Change(
             rows=write_rows(groups.engine, slots, dirty),
@@ -265,6 +265,8 @@ class Disk:
         finally:
             self._pinned.subtract(uids)
             self._pinned = +self._pinned
+            if self._next is not None and self._now is None:
+                self._start()
         return [group for uid, group in missing.items() if not self._load(group, loaded[uid])]
 
     def load(self, groups: Sequence[Group]) -> None:

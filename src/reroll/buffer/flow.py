@@ -57,6 +57,12 @@ class Responses:
         self.compared += measure.is_compared
         self.uniform += measure.is_uniform
 
+    def subtract(self, other: "Responses") -> None:
+        """Take back what was added."""
+        for name in ("groups", "rollouts", "tokens", "scored", "score", "solved", "compared", "uniform"):
+            setattr(self, name, getattr(self, name) - getattr(other, name))
+        self.bits = [mine - theirs for mine, theirs in zip(self.bits, other.bits, strict=True)]
+
     def add_all(self, measures: Sequence[Measure]) -> None:
         """Do what `add` does to each, column by column: a batch is many groups."""
         if not measures:
@@ -169,6 +175,30 @@ class Flow:
             for group, staleness in zip(groups, told, strict=True):
                 if step is None or not group.version_tokens:
                     _count(flow.staleness.oldest, staleness)
+
+    def untrained_all(
+        self,
+        task_name: str,
+        groups: Sequence[Group],
+        step: int | None,
+        uses: Iterable[int],
+        told: Sequence[int],
+    ) -> None:
+        """Take back what `trained_all` counted: it did not reach the trainer."""
+        mistaken = Flow()
+        mistaken.trained_all(task_name, groups, step, uses, told)
+        flow, wrong = self._task(task_name), mistaken.tasks[task_name]
+        flow.trained.subtract(wrong.trained)
+        for mine, theirs in (
+            (flow.uses, wrong.uses),
+            (flow.staleness.oldest, wrong.staleness.oldest),
+            (flow.staleness.newest, wrong.staleness.newest),
+            (flow.staleness.tokens, wrong.staleness.tokens),
+        ):
+            for value, times in theirs.items():
+                _count(mine, value, -times)
+                if not mine[value]:
+                    del mine[value]
 
     def waited(self, verb: str, task_name: str, seconds: float) -> None:
         """Count that a verb had to wait."""

@@ -16,11 +16,12 @@ from reroll.buffer.handed import Handed
 from reroll.buffer.patch import patch_members
 from reroll.buffer.put import Decision, Put, look, row_of
 from reroll.buffer.signals import priority_of
-from reroll.engine.columns import OUT, PLACES, RESIDENT, IntArray
+from reroll.engine.columns import OUT, PLACES, RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.lending import Settled, Steps, lend, use
 from reroll.engine.priorities import checked_priority
 from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_last
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
+from reroll.engine.uses import used_of
 from reroll.errors import InvalidArgument, UncommittedWarning
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
@@ -116,14 +117,14 @@ class Groups(Expiring):
         slots, gone = engine.take(task, status, n, task.step)
         handed = self._handed(task, status, slots)
         handed.leaves = len(gone) > 0
-        if engine.last_use > before:
-            handed.number = engine.last_use
+        handed.used = used_of(0, columns, slots)
+        self._note_use(handed, before)
         if status == COMPLETED:
             handed.uses = columns.uses[slots].tolist()
         elif status in RETURNING:
             for group in handed.groups:
                 self.out.add(group)
-        self._note(task, status, slots)
+        handed.again = self._note(task, status, slots)
         self._forget(gone)
         self._settle_uses(task, slots)
         return handed
@@ -135,9 +136,10 @@ class Groups(Expiring):
         handed = self._handed(task, COMPLETED, drawn.slots)
         handed.infos = list(sample_infos(drawn.uid.tolist(), drawn))
         handed.uses = drawn.times_sampled.tolist()
-        if self.engine.last_use > before:
-            handed.number = self.engine.last_use
-        self._note(task, COMPLETED, drawn.slots)
+        rows, times = np.unique(drawn.slots, return_counts=True)
+        handed.used = used_of(0, self.engine.columns, rows, times)
+        self._note_use(handed, before)
+        handed.again = self._note(task, COMPLETED, drawn.slots)
         self._forget(drawn.gone)
         self._settle_uses(task, drawn.slots)
         return handed
@@ -145,8 +147,8 @@ class Groups(Expiring):
     def lend(self, task: Task, status: int, n: int) -> Handed:
         """Lend n groups, or all if there are fewer. Raises WouldBlock."""
         drawn = lend(self.engine, task, status, n)
-        self._note(task, status, drawn.slots)
         handed = self._handed(task, status, drawn.slots)
+        handed.again = self._note(task, status, drawn.slots)
         handed.infos = list(sample_infos(drawn.uid.tolist(), drawn))
         return handed
 
@@ -160,29 +162,59 @@ class Groups(Expiring):
         ]
 
     def show(self, handed: Handed) -> list[list[Any]]:
-        """Return the rollouts of groups that are handed out, and count what is trained."""
+        """Return the rollouts of groups that are handed out."""
         if self.keepers:
             for group in handed.groups:
                 self._before_change(group)
             if handed.status in RETURNING:
                 for group in handed.groups:
                     self.out.learn(group)
-        shown = handed.show()
+        return handed.show()
+
+    def count_handed(self, handed: Handed) -> None:
+        """Count what is trained."""
         if len(handed.uses):
-            self.flow.trained_all(handed.task.name, handed.groups, handed.step, handed.uses, handed.told)
-        return shown
+            self.flow.trained_all(*self._training(handed))
+
+    def _training(self, handed: Handed) -> tuple[str, list[Group], int | None, Sequence[int], list[int]]:
+        return handed.task.name, handed.groups, handed.step, handed.uses, handed.told
 
     def take_back(self, handed: Handed) -> None:
-        """Undo a hand-out that reached nobody."""
-        if handed.status == COMPLETED:
-            back, gone = undo_last(self.engine, handed.task, handed.slots, handed.number)
-            self._take_up(back)
-            self._forget(gone)
-        elif handed.status in RETURNING:
-            for group in handed.groups:
+        """Undo a hand-out that reached nobody, as far as it is still what happened last to its groups."""
+        assert handed.used is not None  # noqa: S101  (looking takes nothing)
+        engine, task, status = self.engine, handed.task, handed.status
+        slots = self._still_here(handed)
+        if status == COMPLETED:
+            consumed = np.intersect1d(handed.consumed, slots)
+            undone = undo_last(engine, task, handed.used, consumed, handed.number)
+            if undone is None:
+                return
+            self._take_up(undone.back)
+            self._forget(undone.gone)
+            self.flow.untrained_all(*self._training(handed))
+        elif status in RETURNING:
+            attempts = dict(zip(handed.used.uids.tolist(), handed.used.attempts.tolist(), strict=True))
+            mine = [s for s in slots.tolist() if self._is_out_since(s, attempts)]
+            slots = np.array(mine, np.int64)
+            for group in self.groups(slots):
                 self.out.discard(group.uid)
-            handed.task.rolling -= len(handed.slots)
-            self.engine.lower(handed.task, handed.status, handed.slots, PLACES[OUT])
+            task.rolling -= len(slots)
+            engine.lower(task, status, slots, PLACES[OUT])
+        elif len(slots):
+            engine.lower(task, status, slots, PLACES[UNCOMMITTED])
+            self._take_up(slots)
+            self._forget(engine.trim_rejected(task))
+        self.forget_again(handed)
+
+    def forget_again(self, handed: Handed) -> None:
+        """Let leases that had ended not know of a hand-out that reached nobody."""
+        if handed.again and self.on_take_back is not None:
+            self.on_take_back(handed.again)
+
+    def _is_out_since(self, slot: int, attempts: Mapping[int, int]) -> bool:
+        columns = self.engine.columns
+        same = attempts[int(columns.uid[slot])] == columns.attempts[slot]
+        return bool(same and columns.place[slot] == OUT)
 
     def let_go(self, handed: Handed) -> None:
         """Forget groups that were consumed for no training step, now that this is written down."""
@@ -196,14 +228,18 @@ class Groups(Expiring):
             for slot in lost.tolist():
                 self.out.discard(self._group(slot).uid)
             self.give_up(lost)
+            if len(handed.uses):
+                self.flow.untrained_all(*self._training(handed))
             handed.leave_out(uids)
+            self.count_handed(handed)
 
     def come_home(self, back: IntArray, gone: IntArray) -> None:
         """Follow rows that were lent or out, and are back; their producers may live, and put them again."""
         self._forget(gone)
-        self.out.returned = {
-            self._group(slot).uid for slot in back.tolist() if slot not in set(gone.tolist())
-        }
+        columns = self.engine.columns
+        back = np.setdiff1d(back, gone)
+        rolled = back[np.isin(columns.status[back], RETURNING)]
+        self.out.returned = set(columns.uid[rolled].tolist())
 
     def come_back(self, back: IntArray, gone: IntArray) -> None:
         """Follow a rewind: groups that were consumed are here again, others had to go for them."""
@@ -367,10 +403,18 @@ class Groups(Expiring):
                 stacklevel=2,
             )
 
-    def _note(self, task: Task, status: int, slots: IntArray) -> None:
+    def _note_use(self, handed: Handed, before: int) -> None:
+        """Remember what a hand-out did, after so many uses, in case that it is to be undone."""
+        columns = self.engine.columns
+        handed.consumed = handed.slots[columns.place[handed.slots] == UNCOMMITTED]
+        if self.engine.last_use > before:
+            handed.number = self.engine.last_use
+
+    def _note(self, task: Task, status: int, slots: IntArray) -> Mapping[int, set[int]]:
         """Tell who keeps leases that groups are with somebody else now; replayed ones are with many at once."""
         if self.on_hand_out is not None and (status != COMPLETED or task.settings.max_times_sampled == 1):
-            self.on_hand_out([self._group(slot).uid for slot in slots.tolist()])
+            return self.on_hand_out([self._group(slot).uid for slot in slots.tolist()])
+        return {}
 
 
 def _checked_tags(tags: Mapping[str, Scalar] | None) -> dict[str, Scalar] | None:

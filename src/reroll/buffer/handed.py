@@ -1,12 +1,15 @@
 """Groups on their way out: decided on rows, not yet shown to anybody."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from reroll.buffer.group import Group
 from reroll.engine.columns import IntArray
 from reroll.engine.task import Task
+from reroll.engine.uses import Used
 from reroll.rollout.staleness import write_staleness
 from reroll.sample import SampleInfo
 
@@ -27,8 +30,14 @@ class Handed:
     """Whether nobody else has these groups from now on."""
     uses: Sequence[int] = ()
     """Which use of each group this is, if it is one."""
+    used: Used | None = None
+    """Who was handed out, and how often, if that may still be taken back."""
+    consumed: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The rows that were used up by this, and are kept for now."""
     number: int | None = None
     """That of the use, if it was noted."""
+    again: Mapping[int, set[int]] = field(default_factory=dict)
+    """The leases that had ended, and which of their groups are somebody else's by this."""
     infos: Sequence[SampleInfo] = ()
     ahead: Sequence[int] = ()
     """Places of groups that were here at the last rewind: their versions may be of weights that were lost."""

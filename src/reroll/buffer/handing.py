@@ -237,11 +237,16 @@ class HandingOut(Shell):
         wanted, status = await self._batch(sizes, group_status, wait, timeout, train_step)
         lease, handed = self._leases.lend(wanted, status, self._end_of(ttl_s))
         self._changed()
-        shown = await self._deliver(list(handed.values()), lambda: self._leases.nack(lease))
+        shown = await self._deliver(list(handed.values()), lambda: self._unlend(lease, handed.values()))
         samples: dict[str, list[Sample]] = {task.name: [] for task in wanted}
         for (name, given), groups in zip(handed.items(), shown, strict=True):
             samples[name] = list(map(Sample, groups, given.infos))
         return Batch(self, lease, samples)
+
+    def _unlend(self, lease: int, handed: Iterable[Handed]) -> None:
+        self._leases.nack(lease)
+        for given in handed:
+            self._groups.forget_again(given)
 
     def _take_back(self, handed: Iterable[Handed]) -> None:
         for given in handed:

@@ -136,12 +136,22 @@ class Leases:
         """Return when the next lease ends by time."""
         return min((held.deadline for held in self._open.values() if held.deadline is not None), default=None)
 
-    def note_handed_out(self, uids: list[int]) -> None:
-        """Remember who got groups whose lease had ended."""
+    def note_handed_out(self, uids: list[int]) -> dict[int, set[int]]:
+        """Remember that others got groups whose lease had ended; return what was not known yet, by lease."""
+        noted = {}
         for lease, held in self._ended.items():
-            again = {lent.uid for lent in held.lent}.intersection(uids)
-            if not again <= held.handed_again:
+            again = {lent.uid for lent in held.lent}.intersection(uids) - held.handed_again
+            if again:
                 held.handed_again |= again
+                self._changed(lease)
+                noted[lease] = again
+        return noted
+
+    def note_taken_back(self, noted: Mapping[int, set[int]]) -> None:
+        """Forget what was noted: nobody got these groups after all."""
+        for lease, again in noted.items():
+            if lease in self._ended:
+                self._ended[lease].handed_again -= again
                 self._changed(lease)
 
     def _slots(self, held: Held) -> IntArray:
@@ -179,7 +189,7 @@ class Leases:
 
     def _end(self, lease: int, held: Held) -> None:
         self._ended[lease] = held
-        self._groups.on_hand_out = self.note_handed_out
+        self._groups.on_hand_out, self._groups.on_take_back = self.note_handed_out, self.note_taken_back
         self._changed(lease)
         if len(self._ended) > _REMEMBERED:
             self._changed(self._ended.popitem(last=False)[0])

@@ -1,6 +1,6 @@
 """Rows and the rollouts behind them: which group is where, and how it is shown."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -40,7 +40,9 @@ class Payloads:
         self.flow = Flow()
         self.out = Out(out_ttl_s)
         self.rules_of = rules_of
-        self.on_hand_out: Callable[[list[int]], None] | None = None  # who wants to know, while somebody does
+        # Who wants to know what is handed out, and what was taken back, while somebody does.
+        self.on_hand_out: Callable[[list[int]], Mapping[int, set[int]]] | None = None
+        self.on_take_back: Callable[[Mapping[int, set[int]]], None] | None = None
         self._groups: list[Group | None] = []  # by slot
         self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
         self._kept: dict[int, int] = {}  # the same of groups that were consumed, which may be undone

@@ -84,7 +84,7 @@ class Putting(Shell):
             tags=tags,
             uid=uid,
         )
-        blob = b"" if self._disk is None else self._disk.encode(plan.items)
+        blob = b"" if self._disk is None else self._disk.encode(plan.items, put_id)
         queue = ("put", task_name)
         # Who need not wait is spared the way there, which is a tenth of a put.
         may_wait = not is_reserved and plan.decide().status is Status.COMPLETED
@@ -139,6 +139,12 @@ class Putting(Shell):
         )
         reservation = self._reservations.make(task, count, self._end_of(ttl_s))
         self._changed()
+        try:
+            await self._written()  # its number is never given again
+        except BaseException:
+            self._reservations.release(reservation)
+            self._waits.wake()
+            raise
         return reservation
 
     async def release(self, reservation: Reservation) -> int:

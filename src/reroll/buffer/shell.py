@@ -57,8 +57,6 @@ class Shell:
         """Be what a store holds, and write every change to it from now on."""
         memory = read(store)
         interrupted = [row[0] for row in store.rows()] if memory is None else []
-        if memory is not None:
-            self._become(memory, is_watched=True)
         disk = Disk(
             store,
             self._groups,
@@ -71,18 +69,16 @@ class Shell:
             allow_pickle=self._allow_pickle,
         )
         disk.references.restore(store.facts("ref"))
-        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
         self._groups.keepers.append(disk)
+        if memory is not None:
+            self._become(memory)  # rows that come home are written with the next change
+            self._leases.changed, self._put_ids.changed = set(), {}
+        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
         self._disk = disk
 
-    def _become(self, memory: Memory, *, is_watched: bool = False) -> None:
-        """Be what is remembered. Raises InvalidConfig, and changes nothing, if the configuration is another.
-
-        `is_watched` says that somebody writes down what changes on the way: rows whose holders are no more.
-        """
+    def _become(self, memory: Memory) -> None:
+        """Be what is remembered. Raises InvalidConfig, and changes nothing, if the configuration is another."""
         restore(self._engine, memory.engine)
-        if is_watched:
-            self._engine.columns.dirty = set()
         self._groups.restore(memory.groups)
         self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = self._clock()
@@ -108,6 +104,8 @@ class Shell:
 
     async def _deliver(self, handed: Sequence[Handed], undo: Callable[[], None]) -> list[list[list[Any]]]:
         """Return the rollouts of what is handed out, when that is on disk; whoever is cancelled meanwhile got nothing."""
+        for given in handed:
+            self._groups.count_handed(given)
         if self._disk is None:
             return [self._groups.show(given) for given in handed]
         try:

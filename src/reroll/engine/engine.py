@@ -223,6 +223,9 @@ class Engine(Moves):
             self.note_use(task, slots, step)
             self.mark_trained(task, slots, "resident")
             return slots, self.consume(task, slots, step)
+        if task.settings.is_durable:
+            self.lift(task, status, slots, UNCOMMITTED)
+            return slots, NOBODY
         self.retire(task, status, slots, STATUSES[status].value)
         return slots, slots
 

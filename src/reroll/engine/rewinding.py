@@ -13,8 +13,8 @@ from reroll.engine.engine import Engine
 from reroll.engine.ledger import Amount
 from reroll.engine.lending import give_back
 from reroll.engine.moves import NOBODY
-from reroll.engine.task import COMPLETED, Task
-from reroll.engine.uses import Used, used_of
+from reroll.engine.task import COMPLETED, STATUSES, Task
+from reroll.engine.uses import Used
 from reroll.errors import CannotRewind
 
 
@@ -64,16 +64,16 @@ def rewind(engine: Engine, task: Task, step: int) -> Rewound:
     return Rewound(kept, gone)
 
 
-def undo_last(engine: Engine, task: Task, slots: IntArray, number: int | None) -> Rewound:
-    """Undo the use of rows that were handed out just now, each as often as it is named, but did not reach anybody.
+def undo_last(
+    engine: Engine, task: Task, used: Used, consumed: IntArray, number: int | None
+) -> Rewound | None:
+    """Undo a use that did not reach anybody; `consumed` are the rows that it used up, as far as they are still here.
 
-    `number` is that of the use, if it was noted.
+    `number` is that of the use, if it was noted. Return None if it was committed, let go or undone meanwhile.
     """
-    rows, times = np.unique(slots, return_counts=True)
-    kept = rows[engine.columns.place[rows] == UNCOMMITTED]
-    used = used_of(0, engine.columns, rows, times)
-    if number is not None:
-        task.log.remove(number)
+    if number is not None and not task.log.remove(number):
+        return None
+    kept = consumed[engine.columns.place[consumed] == UNCOMMITTED]
     task.log.unkeep(kept)
     task.consumed = max(0, task.consumed - len(kept))
     _undo(engine, task, [used], kept)
@@ -85,8 +85,9 @@ def let_go_of_consumed(engine: Engine, slots: IntArray) -> IntArray:
     columns = engine.columns
     is_over = (columns.place[slots] == UNCOMMITTED) & (columns.used_at[slots] == NO_VERSION)
     ended: IntArray = slots[is_over & (columns.uid[slots] != 0)]
-    for task, _, part in engine.by_pool(ended):
-        task.ledger.move("uncommitted", "consumed", engine.amount(part))
+    for task, status, part in engine.by_pool(ended):
+        bucket = "consumed" if status == COMPLETED else STATUSES[status].value
+        task.ledger.move("uncommitted", bucket, engine.amount(part))
     columns.release(ended)
     return ended
 

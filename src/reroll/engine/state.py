@@ -55,6 +55,8 @@ def restore(engine: Engine, state: Mapping[str, Any]) -> None:
         tasks[name].restore(saved, columns, state["uses"].get(name, {}))
     rng = np.random.Generator(np.random.PCG64(0))
     _restore_rng(rng, state["rng"])
+    if engine.columns.dirty is not None:  # whoever writes changes down learns of those that follow
+        columns.dirty = set()
     engine.columns, engine.tasks, engine.rng = columns, tasks, rng
     engine.last_uid, engine.last_tick = state["last_uid"], state["last_tick"]
     engine.last_use = state["last_use"]

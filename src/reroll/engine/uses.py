@@ -52,14 +52,16 @@ class UseLog:
         """Let nothing up to this step be undone any more."""
         self.final = step if self.final is None else max(step, self.final)
 
-    def remove(self, number: int) -> None:
-        """Forget one hand-out, which did not come about."""
+    def remove(self, number: int) -> bool:
+        """Forget one hand-out, which did not come about; return whether it was still known."""
         for step, records in list(self._used.items()):
             if records.pop(number, None) is not None:
                 self.new.pop(number, None)
                 self.old.append(number)
                 if not records:
                     del self._used[step]
+                return True
+        return False
 
     def unkeep(self, slots: IntArray) -> None:
         """Forget that rows were consumed."""
