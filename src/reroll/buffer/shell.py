@@ -55,7 +55,6 @@ class Shell:
     def _keep_in(self, store: Store, max_resident_bytes: int | None, on_corrupt: Damaged) -> None:
         """Be what a store holds, and write every change to it from now on."""
         memory = read(store)
-        interrupted = [row[0] for row in store.rows()] if memory is None else []
         if memory is not None:
             self._become(memory)
         disk = Disk(
@@ -69,8 +68,8 @@ class Shell:
             on_corrupt=on_corrupt,
             allow_pickle=self._allow_pickle,
         )
-        disk.references.restore(store.facts("ref"))
-        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
+        if memory is None:
+            disk.forget_interrupted()
         self._groups.keepers.append(disk)
         self._disk = disk
 
