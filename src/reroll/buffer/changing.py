@@ -111,14 +111,26 @@ class Changing(Shell):
         A field that a rollout does not have goes into its `extra_fields`. Raises UnknownUid, InvalidArgument.
         """
         self._check_open()
-        if self._disk is not None:
-            self._disk.encode([fields])  # what cannot be stored is refused before anything changes
-        self._groups.patch(uid, fields, tags)
-        if self._disk is not None:
+        if self._disk is None:
+            self._groups.patch(uid, fields, tags)
+            return
+        # What cannot be stored is refused, and what references stand for is fetched, before anything changes.
+        late = await self._disk.encode(
+            [list(v) for v in fields.values() if isinstance(v, Sequence | np.ndarray)]
+        )
+        try:
+            if (group := self._groups.find(uid)) is not None:
+                await self._disk.fetch([group])
+            self._check_open()
+            self._groups.patch(uid, fields, tags)
             group = self._groups.find(uid)
             assert group is not None  # noqa: S101  (it was just patched)
-            self._disk.add(uid, self._disk.encode(group.items))
-            await self._disk.written()
+            encoded = self._disk.encode_now(group.items)
+            self._disk.add(uid, encoded)
+            encoded.held.release()
+        finally:
+            late.held.release()
+        await self._disk.written()
 
     async def set_rate_limiter(self, task_name: str, rate_limiter: Limiter) -> None:
         """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed."""

@@ -7,9 +7,10 @@ into the next one, so that many calls share it, and the event loop never waits f
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from os import PathLike
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,10 +20,10 @@ from reroll.buffer.groups import Groups
 from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import write_put_id, write_rows, write_small, write_use
-from reroll.buffer.references import References
+from reroll.buffer.references import HOLDER, OBJECT, Held, References
 from reroll.codec import decode, encode
-from reroll.errors import CorruptData, RerollError
-from reroll.store import Change, Fact, Store, open_saved
+from reroll.errors import CorruptData, NotStorable, RerollError
+from reroll.store import MAX_PAYLOAD_BYTES, Change, Fact, Saved, Store, open_saved
 from reroll.waiting import Signal, Waits
 
 Damaged = Literal["raise", "skip"]
@@ -31,6 +32,13 @@ Damaged = Literal["raise", "skip"]
 _ROOT: Final = "rollouts"
 _AT_ONCE: Final = 64
 """Groups of one commit when a store takes over a whole buffer."""
+
+
+class Encoded(NamedTuple):
+    """Rollouts as bytes, and the references in them, which are to be released when these are stored or given up."""
+
+    blob: bytes
+    held: Held
 
 
 class _Commit:
@@ -68,7 +76,9 @@ class Disk:
         self._max_resident_bytes = max_resident_bytes
         self._on_corrupt: Damaged = on_corrupt
         self._allow_pickle = allow_pickle
-        self.references = References()
+        self._references = References(lambda number: store.fact(OBJECT, number), allow_pickle=allow_pickle)
+        self._references.restore(store.facts(HOLDER))
+        self._taken_over: list[Fact] = []  # facts that are written with the next state
         self._blobs: dict[int, bytes] = {}  # by uid, not yet handed to the store
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
@@ -88,16 +98,48 @@ class Disk:
 
     # --- writing
 
-    def encode(self, items: Sequence[Any], put_id: Any = None) -> bytes:
-        """Return rollouts as bytes. Raises NotStorable, with the path to what cannot be stored; also for a put id."""
+    async def encode(
+        self, items: Sequence[Any], put_id: Any = None, deadline: float | None = None
+    ) -> Encoded:
+        """Return rollouts as bytes, when what their references stand for is here as well.
+
+        Raises NotStorable, with the path to what cannot be stored, also for a put id; and WaitTimeout.
+        """
         if put_id is not None:
             write_put_id(put_id)
-        return encode(list(items), refs=self.references, root=_ROOT, allow_pickle=self._allow_pickle)
+        encoded = self._encode(items)
+        if self._references.missing(encoded.held):
+            try:
+                await self._waits.aside(lambda: self._references.fetch(encoded.held, deadline))
+            except BaseException:
+                encoded.held.release()
+                raise
+        return encoded
 
-    def add(self, uid: int | None, blob: bytes) -> None:
+    def encode_now(self, items: Sequence[Any]) -> Encoded:
+        """Do the same at once; for rollouts whose references are stored already, or it waits for Ray."""
+        encoded = self._encode(items)
+        self._references.fetch(encoded.held)
+        return encoded
+
+    def _encode(self, items: Sequence[Any]) -> Encoded:
+        held = Held(self._references)
+        try:
+            blob = encode(list(items), refs=held, root=_ROOT, allow_pickle=self._allow_pickle)
+            if len(blob) > MAX_PAYLOAD_BYTES:
+                raise NotStorable(  # noqa: TRY301  (as any other)
+                    f"{_ROOT}: they take {len(blob)} bytes, and a group of {MAX_PAYLOAD_BYTES} can be stored; split it"
+                )
+        except BaseException:
+            held.release()
+            raise
+        return Encoded(blob, held)
+
+    def add(self, uid: int | None, encoded: Encoded) -> None:
         """Let the rollouts of a group that was just put or changed be written with its row."""
         if uid is not None and (slot := self._groups.slot_of(uid)) is not None:
-            self._blobs[uid] = blob
+            self._blobs[uid] = encoded.blob
+            self._references.hold(uid, encoded.held)
             self._count(uid, int(self._groups.engine.columns.num_bytes[slot]))
 
     def raise_if_failed(self) -> None:
@@ -138,6 +180,8 @@ class Disk:
             or self._blobs
             or self._leases.changed
             or self._put_ids.changed
+            or self._references.has_changed
+            or self._taken_over
             or any(task.log.new or task.log.old for task in self._groups.engine.tasks.values())
             or self._state() != self._last_state
         )
@@ -206,7 +250,9 @@ class Disk:
             for number in task.log.old:
                 yield "uses", number, None
             task.log.new, task.log.old = {}, []
-        yield from self.references.facts(gone)
+        yield from self._references.facts(gone)
+        taken_over, self._taken_over = self._taken_over, []
+        yield from taken_over
 
     async def take_over(self, path: str | PathLike[str]) -> None:
         """Let the store hold all groups of this buffer, whose rollouts were saved elsewhere; the rest follows as usual."""
@@ -224,13 +270,28 @@ class Disk:
                     rows=write_rows(groups.engine, slots, groups.groups(slots)), payloads=list(here)
                 )
                 await self._write(change)
-        facts: list[Fact] = [("lease", lease, record) for lease, record in self._leases.records().items()]
-        self.references.write_again()
+            await self._take_over_references(saved)
+        # Written with the state: without it nobody would know them for what they are.
+        facts = self._taken_over
+        facts += [("lease", lease, record) for lease, record in self._leases.records().items()]
         for name, task in groups.engine.tasks.items():
             facts += [("uses", number, write_use(name, used)) for number, used in task.log.records().items()]
         self._put_ids.changed = dict(self._put_ids.items())
         columns.dirty = set(columns.alive().tolist())
-        await self._write(Change(facts=facts))
+
+    async def _take_over_references(self, saved: Saved) -> None:
+        known = self._groups.find
+        holders = [(uid, numbers) for uid, numbers in saved.facts(HOLDER) if known(int(uid)) is not None]
+        self._references.restore(holders)
+        self._taken_over += [(HOLDER, uid, numbers) for uid, numbers in holders]
+        for number in self._references.numbers():
+            blob = await self._waits.aside(partial(saved.fact, OBJECT, number))
+            await self._write(Change(facts=[(OBJECT, number, blob)]))
+
+    def forget_interrupted(self) -> None:
+        """Let all go that a resume wrote which did not come to its end."""
+        self._groups.engine.columns.gone += [row[0] for row in self.store.rows()]
+        self._taken_over += [(OBJECT, number, None) for number, _ in self.store.facts(OBJECT)]
 
     async def _write(self, change: Change) -> None:
         commit = _Commit(self._waits.signal())
@@ -282,7 +343,7 @@ class Disk:
         for uid in uids:
             try:
                 (blob,) = self.store.read([uid])
-                loaded[uid] = decode(blob, refs=self.references, allow_pickle=self._allow_pickle)
+                loaded[uid] = decode(blob, refs=self._references, allow_pickle=self._allow_pickle)
             except CorruptData as error:
                 loaded[uid] = error
         return loaded

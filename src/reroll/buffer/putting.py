@@ -9,6 +9,8 @@ from reroll.buffer.arguments import (
     checked_step,
     checked_task,
 )
+from reroll.buffer.disk import Encoded
+from reroll.buffer.put import Put
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.shell import Shell
 from reroll.errors import InvalidArgument
@@ -84,8 +86,28 @@ class Putting(Shell):
             tags=tags,
             uid=uid,
         )
-        blob = b"" if self._disk is None else self._disk.encode(plan.items, put_id)
-        queue = ("put", task_name)
+        if self._disk is None:
+            return await self._carry_out(plan, put_id, reservation, deadline, is_reserved=is_reserved)
+        encoded = await self._disk.encode(plan.items, put_id, deadline)
+        try:
+            self._check_open()
+            return await self._carry_out(
+                plan, put_id, reservation, deadline, is_reserved=is_reserved, encoded=encoded
+            )
+        finally:
+            encoded.held.release()
+
+    async def _carry_out(
+        self,
+        plan: Put,
+        put_id: Hashable,
+        reservation: Reservation | None,
+        deadline: float | None,
+        *,
+        is_reserved: bool,
+        encoded: Encoded | None = None,
+    ) -> int | None:
+        queue = ("put", plan.task.name)
         # Who need not wait is spared the way there, which is a tenth of a put.
         may_wait = not is_reserved and plan.decide().status is Status.COMPLETED
         if may_wait and (self._waits.waiting(queue) or not self._groups.can_put(plan)):
@@ -105,8 +127,8 @@ class Putting(Shell):
         if put_id is not None:
             self._put_ids.add(put_id, stored)
         self._waits.wake()
-        if self._disk is not None:
-            self._disk.add(stored, blob)
+        if self._disk is not None and encoded is not None:
+            self._disk.add(stored, encoded)
             await self._disk.written()
         return stored
 

@@ -8,10 +8,10 @@ from reroll.buffer.arguments import checked_step
 from reroll.buffer.disk import Damaged
 from reroll.buffer.group import Group
 from reroll.buffer.recording import Memory, read
-from reroll.buffer.references import References
+from reroll.buffer.references import OBJECT, PutAgain, Whole
 from reroll.buffer.shell import Shell
 from reroll.buffer.snapshot import Snapshot
-from reroll.codec import decode
+from reroll.codec import Refs, decode
 from reroll.engine.rewinding import check_rewind, commit, rewind
 from reroll.errors import CorruptData, InvalidArgument, NotEmpty
 from reroll.store import Saved, open_saved, write_checkpoint
@@ -65,11 +65,9 @@ class Saving(Shell):
         await self._written()
 
     async def _resume(self, path: str | PathLike[str], on_corrupt: Damaged) -> None:
-        references = References() if self._disk is None else self._disk.references
         memory, lost = await self._waits.aside(
             lambda: _load(
                 path,
-                references,
                 keep=self._disk is None,
                 on_corrupt=on_corrupt,
                 allow_pickle=self._allow_pickle,
@@ -138,15 +136,15 @@ def _told(name: str, step: int) -> int:
 
 
 def _load(
-    path: str | PathLike[str], references: References, *, keep: bool, on_corrupt: Damaged, allow_pickle: bool
+    path: str | PathLike[str], *, keep: bool, on_corrupt: Damaged, allow_pickle: bool
 ) -> tuple[Memory, list[int]]:
     """Return what was saved, with the rollouts if they are kept in memory, and the uids of those that are damaged."""
     with open_saved(path) as saved:
         memory = read(saved)
         if memory is None:
             raise CorruptData(f"{saved.path} holds no buffer; name the directory that one was saved to")
-        references.restore(saved.facts("ref"))
         lost: list[int] = []
+        references = _references(saved, keep=keep, allow_pickle=allow_pickle)
         for group, items in _payloads(saved, memory.groups, references, allow_pickle):
             if isinstance(items, CorruptData):
                 if on_corrupt == "raise":
@@ -160,8 +158,15 @@ def _load(
     return memory, lost
 
 
+def _references(saved: Saved, *, keep: bool, allow_pickle: bool) -> Refs:
+    def read(number: int) -> bytes:
+        return saved.fact(OBJECT, number)
+
+    return PutAgain(read, allow_pickle=allow_pickle) if keep else Whole(read)
+
+
 def _payloads(
-    saved: Saved, groups: list[Group], references: References, allow_pickle: bool
+    saved: Saved, groups: list[Group], references: Refs, allow_pickle: bool
 ) -> Iterator[tuple[Group, Any]]:
     by_uid = {group.uid: group for group in groups}
     for uid, blob in saved.all_payloads():

@@ -56,7 +56,6 @@ class Shell:
     def _keep_in(self, store: Store, max_resident_bytes: int | None, on_corrupt: Damaged) -> None:
         """Be what a store holds, and write every change to it from now on."""
         memory = read(store)
-        interrupted = [row[0] for row in store.rows()] if memory is None else []
         disk = Disk(
             store,
             self._groups,
@@ -68,12 +67,12 @@ class Shell:
             on_corrupt=on_corrupt,
             allow_pickle=self._allow_pickle,
         )
-        disk.references.restore(store.facts("ref"))
+        if memory is None:
+            disk.forget_interrupted()
         self._groups.keepers.append(disk)
         if memory is not None:
             self._become(memory)  # rows that come home are written with the next change
             self._leases.changed, self._put_ids.changed = set(), {}
-        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
         self._disk = disk
 
     def _become(self, memory: Memory) -> None:

@@ -15,7 +15,7 @@ from reroll.buffer.groups import Groups
 from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import rows_of_columns, write_put_id, write_small, write_use
-from reroll.buffer.references import References
+from reroll.buffer.references import OBJECT, Held, References
 from reroll.codec import encode
 from reroll.store import Blob, Change, Fact
 
@@ -40,7 +40,7 @@ class Snapshot:
         self._pending = {group.uid for group in self._groups}
         self._records: dict[int, bytes] = {}
         self._blobs: dict[int, bytes] = {}
-        self._references = References()
+        self._references = References(_nothing_is_stored, allow_pickle=allow_pickle)
         self._state = write_small(engine, rest)
         self._leases = leases.records()
         self._put_ids = list(put_ids.items().items())
@@ -96,6 +96,8 @@ class Snapshot:
         facts += [("put_id", write_put_id(i), msgspec.msgpack.encode(uid)) for i, uid in self._put_ids]
         facts += [("uses", number, write_use(name, used)) for name, number, used in self._uses]
         facts += self._references.facts(())
+        for number in self._references.numbers():
+            yield Change(facts=[(OBJECT, number, self._references.blob(number))])
         yield Change(facts=facts, state=self._state)
 
     def _take(self, group: Group) -> tuple[bytes, bytes]:
@@ -107,15 +109,23 @@ class Snapshot:
             return record, self._encode(group)
 
     def _encode(self, group: Group) -> bytes:
+        held = Held(self._references)  # for good: a snapshot is saved as it is
         for left in reversed(range(_TRIES)):
             try:
-                return encode(
+                blob = encode(
                     group.items,
-                    refs=self._references,
+                    refs=held,
                     root=f"group {group.uid}: rollouts",
                     allow_pickle=self._allow_pickle,
                 )
             except RuntimeError:  # a trainer that has it added to a dict of it just now
                 if not left:
                     raise
+            else:
+                self._references.hold(group.uid, held)
+                return blob
         raise AssertionError
+
+
+def _nothing_is_stored(number: int) -> bytes:
+    raise KeyError(number)

@@ -165,6 +165,11 @@ class Store:
         with self._reader() as read:
             yield from read.facts(kind)
 
+    def fact(self, kind: str, key: int | str | bytes) -> bytes:
+        """Return the value of one committed fact. Raises `KeyError`, `CorruptData`."""
+        with self._reader() as read:
+            return read.fact(kind, key)
+
     def read(self, uids: Sequence[int]) -> list[bytes]:
         """Return committed payloads in the order of the uids. Raises `UnknownUid`, `CorruptData`, `StoreFailed`."""
         with self._reader() as read:

@@ -75,6 +75,18 @@ class Reading:
             if number != expected:
                 raise self._altered(f"its {kind} facts ({number} of {expected} are there)")
 
+    def fact(self, kind: str, key: int | str | bytes) -> bytes:
+        """Return the value of one fact; raises `KeyError` for one that is not there. O(log facts)."""
+        statement = "SELECT value, crc FROM facts WHERE kind = ? AND key = ?"
+        with reading(self._path):
+            found = self._connection.execute(statement, (kind, key)).fetchone()
+            if found is not None and found[1] != seals.seal_of(kind, key, found[0]):
+                raise self._altered(f"the {kind} fact {key!r}")
+        if found is None:
+            raise KeyError(key)
+        value: bytes = found[0]
+        return value
+
     def kinds(self) -> list[str]:
         """Return the kinds of facts that are or were there."""
         return [name.removeprefix(FACTS) for name in self.counts() if name.startswith(FACTS)]

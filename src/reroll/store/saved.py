@@ -56,6 +56,10 @@ class Saved:
         """Yield key and value of every fact of a kind, in the order in which the keys came; else as `rows`."""
         return self._reading.facts(kind)
 
+    def fact(self, kind: str, key: int | str | bytes) -> bytes:
+        """Return the value of one fact. Raises `KeyError`, `CorruptData`."""
+        return self._reading.fact(kind, key)
+
     def kinds(self) -> list[str]:
         """Return the kinds of facts."""
         return self._reading.kinds()

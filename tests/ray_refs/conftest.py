@@ -1,0 +1,30 @@
+"""A Ray of one CPU on this machine, for all tests here; it leaves nothing behind."""
+
+import os
+import tempfile
+import warnings
+
+import pytest
+
+pytest.importorskip("ray")
+import ray
+
+
+@pytest.fixture(scope="session", autouse=True)
+def local_ray():
+    # Without authentication, which would leave a token in the home directory.
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as where:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's own
+            ray.init(
+                num_cpus=1,
+                include_dashboard=False,
+                object_store_memory=100_000_000,
+                log_to_driver=False,
+                configure_logging=False,
+                _temp_dir=where,
+            )
+        yield
+        ray.shutdown()
