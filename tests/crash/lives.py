@@ -1,0 +1,192 @@
+"""One store that lives through many kills: the parent of the processes that are killed, and the judge."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from crash.model import Worlds
+from crash.numbered import LIMITS, task_of
+
+TESTS = Path(__file__).parents[1]
+
+
+def start(module: str) -> "subprocess.Popen[str]":
+    """Start a process that can import what the tests import, and waits for its orders."""
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+        text=True,
+    )
+
+
+def order(process: "subprocess.Popen[str]", **orders: Any) -> Iterator[dict[str, Any]]:
+    """Tell a process what to do, and yield the lines that it tells until its end."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(orders) + "\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+class Trainer:
+    """What the trainer knows of itself: what it has learned from by each step, and its own checkpoint."""
+
+    def __init__(self) -> None:
+        self.checkpoint = 0
+        self.trained: list[tuple[int, int, int, int]] = []
+        """Step, uid, number and attempt."""
+
+    def learn(self, step: int, groups: list[list[int]]) -> None:
+        self.trained += [(step, uid, number, attempt) for uid, number, attempt, *_ in groups]
+
+    def restart(self) -> None:
+        """Go on from the last checkpoint: what was learned since is lost."""
+        self.trained = [used for used in self.trained if used[0] <= self.checkpoint]
+
+    def check(self) -> None:
+        """Raise AssertionError if something was trained too often."""
+        for (uid, number, attempt), times in Counter(used[1:] for used in self.trained).items():
+            limit = LIMITS[task_of(number)]
+            assert times <= limit, f"attempt {attempt} of group {uid} was trained {times} times"
+
+
+class Store:
+    """The parent's view."""
+
+    def __init__(self, directory: Path, seed: int, **options: Any) -> None:
+        self._directory = directory
+        self._seed = seed
+        self._options = options
+        self._chance = random.Random(seed)
+        self._worlds = Worlds()
+        self._trainer = Trainer()
+        self._orphans: dict[int, list[int]] = {}  # groups that are out, by uid
+        self._ops: dict[int, dict[str, Any]] = {}
+        self._lent: dict[int, tuple[int, list[list[int]]]] = {}
+        self._put: set[int] = set()  # uids that were acknowledged
+        self._left: set[int] = set()  # uids that were told to go otherwise than by training
+        self._process = start("crash.worker")
+        self.lives = 0
+        self.kills: Counter[str] = Counter()
+        self.ops: Counter[str] = Counter()
+
+    def live_and_die(self) -> None:
+        """Let one process work on the store until it is killed."""
+        way = self._chance.choices(["working", "opening", "writing"], [6, 2, 2])[0]
+        patience = self._chance.randrange(1, 150)
+        for line in self._live(
+            dies_opening_at=self._chance.randrange(1, 2500) if way == "opening" else None,
+            dies_writing_at=self._chance.randrange(1, 3000) if way == "writing" else None,
+        ):
+            patience -= "end" in line
+            if (way == "opening" and "opened" in line) or (way == "working" and not patience):
+                self._process.kill()
+        self._die()
+        self.kills[way] += 1
+
+    def rest(self) -> None:
+        """Let the last process open the store and close it, and check that nothing is lost."""
+        seen = None
+        for line in self._live(rests=True):
+            seen = line.get("seen", seen)
+        assert self._process.wait() == 0
+        assert seen is not None
+        self._close(self._process)
+        trained = {uid for _, uid, _, _ in self._trainer.trained}
+        missing = self._put - set(map(int, seen["rows"])) - trained - self._left
+        assert not missing, f"put, never trained, and not there: {sorted(missing)}"
+
+    def _live(self, **orders: Any) -> Iterator[dict[str, Any]]:
+        orders = {"dies_opening_at": None, "dies_writing_at": None, "rests": False, **orders}
+        self.lives += 1
+        self._trainer.restart()
+        for line in order(
+            self._process,
+            directory=str(self._directory),
+            seed=self._seed,
+            life=self.lives,
+            checkpoint=self._trainer.checkpoint,
+            orphans=list(self._orphans.values()),
+            options={
+                "max_resident_bytes": self._chance.choice([None, 0, 3000]),
+                **self._options,
+            },
+            **orders,
+        ):
+            self._hear(line)
+            yield line
+
+    def _die(self) -> None:
+        process, self._process = self._process, start("crash.worker")
+        code = process.wait()
+        assert code == -9, f"life {self.lives} ended by itself, with code {code}"
+        self._close(process)
+        self._worlds.crash()
+        self._ops, self._lent = {}, {}
+
+    def _close(self, process: "subprocess.Popen[str]") -> None:
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def close(self) -> None:
+        """End the process that waits for its turn."""
+        self._process.kill()
+        self._process.wait()
+        self._close(self._process)
+
+    # --- what it is told
+
+    def _hear(self, line: dict[str, Any]) -> None:
+        match line:
+            case {"begin": number}:
+                self._worlds.begin(line)
+                self._ops[number] = line
+                self._note_begin(line)
+            case {"end": number, "result": result}:
+                self._worlds.end(number, result)
+                self._note_end(self._ops[number], result)
+                self.ops[self._ops[number]["op"]] += 1
+            case {"seen": picture}:
+                self._worlds.see(picture)
+            case {"checkpoint": step}:
+                self._trainer.checkpoint = step
+            case {"restart": _}:
+                self._trainer.restart()
+
+    def _note_begin(self, op: dict[str, Any]) -> None:
+        match op:
+            case {"op": "put", "uid": uid}:
+                self._orphans.pop(uid, None)
+            case {"op": "forget" | "delete", "uids": uids}:
+                for uid in uids:
+                    self._orphans.pop(uid, None)
+                self._left.update(uids)
+
+    def _note_end(self, op: dict[str, Any], result: Any) -> None:
+        match op:
+            case {"op": "put"}:
+                self._put.add(result)
+            case {"op": "take", "status": "completed", "step": None}:
+                self._left.update(uid for uid, *_ in result)
+            case {"op": "take", "status": "completed", "step": step}:
+                self._trainer.learn(step, result)
+            case {"op": "take"}:
+                self._orphans.update((given[0], given) for given in result)
+            case {"op": "sample", "step": step}:
+                self._trainer.learn(step, result)
+            case {"op": "lease", "step": step}:
+                self._lent[result[0]] = (step, result[1])
+            case {"op": "ack", "lease": lease}:
+                self._trainer.learn(*self._lent[lease])
+        self._trainer.check()
