@@ -102,7 +102,7 @@ def seen(items: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return arrays and what holds them in a form that can be compared."""
     if isinstance(value, np.ndarray):
-        return ["nan" if number != number else number for number in value.tolist()]
+        return [str(number) for number in value.tolist()]  # NaN is the same as itself
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -217,7 +217,7 @@ class Machine(RuleBasedStateMachine):
         put_id=st.sampled_from([None, None, None, 1, 2, 3]),
         reserved=st.booleans(),
     )
-    def put(
+    def put(  # noqa: PLR0917
         self,
         task: str,
         status: str,

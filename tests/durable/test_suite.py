@@ -35,7 +35,9 @@ class TestDurableBuffer(Stored, BufferSuite):
         for _ in range(3):
             await super().settle()
             for buffer in self.buffers:
-                while buffer._disk._now is not None:
+                for _ in range(10_000):
+                    if buffer._disk._now is None:
+                        break
                     await asyncio.sleep(0.0005)
         await super().settle()
 
