@@ -3,7 +3,7 @@
 import pytest
 
 from durable.stores import cancelled, crashed, fifo, passed, picture, stalled, while_writing
-from replay.buffers import TASK, fill, group, uids_of
+from replay.buffers import TASK, fill, group, quiet, uids_of
 from reroll import InvalidArgument, LeaseExpired, NotStorable, StalenessWindow
 
 
@@ -205,3 +205,21 @@ async def test_what_was_deleted_while_somebody_reads_it_is_deleted_on_disk(tmp_p
     assert uids_of(await reader) == [1, 2]
     await buffer.close()
     await again.close()
+
+
+async def test_rollouts_that_are_about_to_be_shown_stay_in_memory(tmp_path):
+    buffer = fifo(tmp_path / "store", max_resident_bytes=0)
+    await fill(buffer, 1)
+    group_of = buffer._groups.find(1)
+    with stalled(buffer):
+        writer = await while_writing(buffer.put(group(), TASK))
+        reader = await while_writing(buffer.peek([1]))
+        while not group_of.items:
+            await quiet()
+        assert not reader.done()
+        buffer._disk.settle([group_of])  # as another reader does at its end
+        assert group_of.items
+    assert uids_of(await reader) == [1]
+    await writer
+    assert not group_of.items
+    await buffer.close()

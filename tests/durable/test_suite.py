@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +14,7 @@ from reroll.testing.buffer_suite import BufferSuite, VerbSuite
 class Stored:
     """Each buffer of a test has a store of its own."""
 
-    options: dict[str, Any] = {}
+    options: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture(autouse=True)
     def directory(self, tmp_path: Path) -> None:
@@ -35,7 +35,9 @@ class TestDurableBuffer(Stored, BufferSuite):
         for _ in range(3):
             await super().settle()
             for buffer in self.buffers:
-                while buffer._disk._now is not None:
+                for _ in range(10_000):
+                    if buffer._disk._now is None:
+                        break
                     await asyncio.sleep(0.0005)
         await super().settle()
 
@@ -43,7 +45,7 @@ class TestDurableBuffer(Stored, BufferSuite):
 class TestDurableBufferOnDisk(TestDurableBuffer):
     """No rollouts stay in memory: what is handed out are copies."""
 
-    options = {"max_resident_bytes": 0}
+    options: ClassVar[dict[str, Any]] = {"max_resident_bytes": 0}
 
 
 class TestBlockingDurableBuffer(Stored, VerbSuite):
@@ -52,4 +54,4 @@ class TestBlockingDurableBuffer(Stored, VerbSuite):
 
 
 class TestBlockingDurableBufferOnDisk(TestBlockingDurableBuffer):
-    options = {"max_resident_bytes": 0}
+    options: ClassVar[dict[str, Any]] = {"max_resident_bytes": 0}

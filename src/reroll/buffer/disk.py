@@ -82,6 +82,7 @@ class Disk:
         self._blobs: dict[int, bytes] = {}  # by uid, not yet handed to the store
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
+        self._held: Counter[int] = Counter()  # groups that are about to be shown
         self._pinned: Counter[int] = Counter()  # payloads that are being read, and stay until then
         self._now: _Commit | None = None  # being written
         self._next: _Commit | None = None  # gathering
@@ -306,13 +307,23 @@ class Disk:
     # --- reading
 
     async def secure(self, groups: Sequence[Group]) -> set[int]:
-        """Return when all that changed is written and groups have their rollouts; damaged ones to be skipped by uid."""
-        damaged: set[int] = set()
-        while True:
-            damaged |= {group.uid for group in await self.fetch([g for g in groups if g.uid not in damaged])}
+        """Return when all that changed is written and groups have their rollouts; damaged ones to be skipped by uid.
+
+        They keep them until they are released, whoever else is done with them.
+        """
+        self._held.update(group.uid for group in groups)
+        try:
+            damaged = {group.uid for group in await self.fetch(groups)}
             await self.written()
-            if all(group.items or group.uid in damaged for group in groups):
-                return damaged
+        except BaseException:
+            self.release(groups)
+            raise
+        return damaged
+
+    def release(self, groups: Sequence[Group]) -> None:
+        """Let groups that were secured lose their rollouts again: they were shown."""
+        self._held.subtract(group.uid for group in groups)
+        self._held = +self._held
 
     async def fetch(self, groups: Sequence[Group]) -> list[Group]:
         """Let groups have their rollouts; return those that are damaged, if those are to be skipped."""
@@ -366,7 +377,7 @@ class Disk:
     def settle(self, groups: Iterable[Group]) -> None:
         """Let go of rollouts that do not fit into memory, or were consumed; they are on disk."""
         for group in groups:
-            if not group.items or group.uid in self._blobs:
+            if not group.items or group.uid in self._blobs or group.uid in self._held:
                 continue
             if self._groups.is_kept(group.uid) or (
                 self._max_resident_bytes is not None and self._resident > self._max_resident_bytes

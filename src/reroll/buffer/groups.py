@@ -217,8 +217,9 @@ class Groups(Expiring):
         return bool(same and columns.place[slot] == OUT)
 
     def let_go(self, handed: Handed) -> None:
-        """Forget groups that were consumed for no training step, now that this is written down."""
-        self._let_go(self._still_here(handed))
+        """Forget groups that this consumed for no training step, now that it is written down."""
+        if len(handed.consumed):
+            self._let_go(np.intersect1d(handed.consumed, self._still_here(handed)))
 
     def lose(self, handed: Handed, uids: Collection[int]) -> None:
         """Leave groups out of a hand-out, and give them up: they are damaged."""

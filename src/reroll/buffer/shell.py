@@ -107,8 +107,9 @@ class Shell:
             self._groups.count_handed(given)
         if self._disk is None:
             return [self._groups.show(given) for given in handed]
+        groups = [group for given in handed for group in given.groups]
         try:
-            damaged = await self._disk.secure([group for given in handed for group in given.groups])
+            damaged = await self._disk.secure(groups)
         except BaseException:
             undo()
             self._changed()
@@ -116,6 +117,7 @@ class Shell:
         for given in handed:
             self._groups.lose(given, damaged)
         shown = [self._groups.show(given) for given in handed]
+        self._disk.release(groups)
         for given in handed:
             self._groups.let_go(given)
             self._disk.settle(given.groups)
