@@ -311,6 +311,13 @@ class Disk:
             if all(group.items or group.uid in damaged for group in groups):
                 return damaged
 
+    async def look(self, groups: Sequence[Group]) -> set[int]:
+        """Return when groups have their rollouts; damaged ones to be skipped by uid. Raises UnknownUid for one that went."""
+        damaged: set[int] = set()
+        while missing := [group for group in groups if not group.items and group.uid not in damaged]:
+            damaged |= {group.uid for group in await self.fetch(missing)}
+        return damaged
+
     async def fetch(self, groups: Sequence[Group]) -> list[Group]:
         """Let groups have their rollouts; return those that are damaged, if those are to be skipped."""
         missing = {group.uid: group for group in groups if not group.items}
