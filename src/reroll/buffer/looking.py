@@ -85,8 +85,8 @@ class Looking(Shell):
         `arrow`. Raises ImportError, QueryError, InvalidArgument.
         """
         self._check_open()
-        arrow.check_installed()
         query, code = parse_query({} if where is None else where), _checked_place(place)
+        arrow.check_installed()
         slots = find_anywhere(self._engine, query, code)
         rows = arrow.rows_of(self._engine, slots)
         if not payloads:
