@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import subprocess
 import sys
+import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from reroll import (
     UnsupportedFormat,
     open_readonly,
 )
+from reroll.engine.selectors.specs import SELECTORS
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -90,6 +92,21 @@ async def test_whatever_is_not_resident(tmp_path, kind):
         with pytest.raises(UnknownUid):
             seen.peek([99])
     await buffer.close()
+
+
+@pytest.mark.parametrize("sampler", [s for s in SELECTORS if s != "mixture"])
+async def test_whatever_the_samplers_are(tmp_path, sampler):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        config = ReplayBufferConfig(sampler=sampler, remover=sampler, capacity=3, max_times_sampled=3, seed=1)
+        buffer = config.build()
+    for number in range(5):
+        await buffer.put(group(number), "math", model_step=number, priority=number)
+    await buffer.sample(2, "math", train_step=9)
+    await buffer.save(tmp_path)
+    with open_readonly(tmp_path) as seen:
+        assert seen.query({}) == await buffer.query({})
+        assert seen.query({"task_name": "math", "status": "completed"}) == seen.query({})
 
 
 async def test_expired_groups_are_shown_as_they_are(tmp_path):

@@ -106,7 +106,7 @@ class Disk:
         encoded = self._encode(items)
         if self._references.missing(encoded.held):
             try:
-                await self._waits.aside(lambda: self._references.fetch(encoded.held, deadline))
+                await self._waits.apart(lambda: self._references.fetch(encoded.held, deadline))
             except BaseException:
                 encoded.held.release()
                 raise
@@ -255,6 +255,11 @@ class Disk:
         """Let the store hold all groups of this buffer, whose rollouts were saved elsewhere; the rest follows as usual."""
         self.watch()
         groups, columns = self._groups, self._groups.engine.columns
+        leftovers = Change(
+            gone=self._gone, facts=self._taken_over
+        )  # before others take their uids and numbers
+        self._gone, self._taken_over = [], []
+        await self._write(leftovers)
         with await self._waits.aside(lambda: open_saved(path)) as saved:
             blobs = saved.all_payloads()
             while True:
@@ -287,7 +292,7 @@ class Disk:
 
     def forget_interrupted(self) -> None:
         """Let all go that a resume wrote which did not come to its end."""
-        self._groups.engine.columns.gone += [row[0] for row in self.store.rows()]
+        self._gone += [row[0] for row in self.store.rows()]
         self._taken_over += [(OBJECT, number, None) for number, _ in self.store.facts(OBJECT)]
 
     async def _write(self, change: Change) -> None:
