@@ -5,6 +5,7 @@ import typing as _typing
 from reroll._version import __version__
 from reroll.buffer.batch import Batch
 from reroll.buffer.blocking import BlockingReplayBuffer
+from reroll.buffer.read_only import ReadOnlyBuffer, open_readonly
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.stats import Stats
@@ -83,6 +84,7 @@ __all__ = [
     "Query",
     "QueryError",
     "Queue",
+    "ReadOnlyBuffer",
     "ReplayBuffer",
     "ReplayBufferConfig",
     "RerollError",
@@ -114,6 +116,7 @@ __all__ = [
     "WouldBlock",
     "__version__",
     "effective_response_mask",
+    "open_readonly",
     "parse_query",
     "register",
     "status_from_finish_reason",

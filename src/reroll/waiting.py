@@ -56,6 +56,9 @@ class Waits(Protocol):
     async def aside(self, work: Callable[[], T]) -> T:
         """Do work that takes long, and touches nothing of the shell, while others go on."""
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Do the same for work that waits for others, maybe for ever: it holds up no other work, and no exit."""
+
 
 class Signal(Protocol):
     """Something that happens once, and whom it matters to."""
@@ -173,6 +176,9 @@ class ThreadWaits(_Line):
         finally:
             self._lock.acquire()
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        return await self.aside(work)
+
 
 class _ThreadSignal:
     """Waited for and set under the lock."""
@@ -235,6 +241,23 @@ class LoopWaits(_Line):
 
     async def aside(self, work: Callable[[], T]) -> T:
         return await self._running_loop().run_in_executor(None, work)
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        import asyncio  # noqa: PLC0415
+        from concurrent.futures import Future  # noqa: PLC0415
+
+        self._running_loop()
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()  # it ends by itself, also if nobody waits for it any more
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
+                done.set_exception(error)
+
+        threading.Thread(target=run, name="reroll waits", daemon=True).start()
+        return await asyncio.wrap_future(done)
 
     def _running_loop(self) -> "asyncio.AbstractEventLoop":
         import asyncio  # noqa: PLC0415

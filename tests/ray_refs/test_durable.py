@@ -186,6 +186,22 @@ async def test_the_loop_goes_on_while_an_object_is_made(tmp_path):
     await buffer.close()
 
 
+async def test_many_that_are_not_ready_hold_up_nobody(tmp_path):
+    buffer = config(tmp_path, max_resident_bytes=0).build()
+    uid = await buffer.put(group(ray.put(np.arange(5))), "a")
+    image = slow.remote(2.0)
+    puts = [asyncio.create_task(buffer.put(group(image), "a")) for _ in range(50)]
+    await asyncio.sleep(0.05)
+    started = time.monotonic()
+    await buffer.peek([uid])
+    await buffer.put(group(ray.put(np.arange(3))), "a")
+    assert time.monotonic() - started < 1.0
+    assert not any(put.done() for put in puts)
+    assert len(set(await asyncio.gather(*puts))) == 50
+    assert len(stored(tmp_path)[0]) == 3
+    await buffer.close()
+
+
 async def test_a_timeout_counts_for_objects_as_well(tmp_path):
     buffer = config(tmp_path).build()
     with pytest.raises(WaitTimeout, match="is not ready"):
@@ -243,6 +259,36 @@ async def test_a_durable_buffer_that_resumes_keeps_them(tmp_path):
     groups = await durable.peek([first, second])
     assert {pixels(rollout)[-1] for members in groups for rollout in members} == {4}
     await durable.delete([first, second])
+    assert stored(tmp_path) == ([], [])
+    await durable.close()
+
+
+async def test_what_an_interrupted_resume_left_is_deleted(tmp_path):
+    class Cut(Exception):  # noqa: N818
+        pass
+
+    def cut(*args):
+        raise Cut
+
+    buffer = ReplayBufferConfig(sampler=Fifo()).build()
+    await buffer.put(group(ray.put(np.arange(5))), "a")
+    await buffer.save(tmp_path / "small")
+    await buffer.put(group(ray.put(np.arange(5))), "a")
+    await buffer.save(tmp_path / "large")
+    durable = config(tmp_path).build()
+    durable._disk._gather = cut  # as if it was killed before the state is written
+    with pytest.raises(Cut):
+        await durable.resume(tmp_path / "large")
+    assert stored(tmp_path) == ([1, 2], [])
+    durable._disk.store.close()
+    durable = config(tmp_path).build()
+    assert len(durable) == 0
+    await durable.resume(tmp_path / "small")
+    assert stored(tmp_path) == ([1], [1])
+    await durable.close()
+    durable = config(tmp_path).build()
+    assert [row.uid for row in await durable.query({})] == [1]
+    await durable.delete([1])
     assert stored(tmp_path) == ([], [])
     await durable.close()
 

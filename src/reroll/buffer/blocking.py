@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.groups import Groups
@@ -17,6 +17,7 @@ from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.sample import Sample
 from reroll.waiting import ThreadWaits
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -92,9 +93,11 @@ def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a verb of a blocking buffer awaited something else than its waits")
 
 
-def _blocking(verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+def blocking(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a verb of an object whose `_target` has it as a coroutine, for threads."""
+
     @wraps(verb)
-    def call(self: Any, *args: Any, **kwargs: Any) -> T:
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self._lock:
             return _completed(verb(self._target, *args, **kwargs))
 
@@ -104,4 +107,4 @@ def _blocking(verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
 for _source, _twin in ((ReplayBuffer, BlockingReplayBuffer), (Batch, BlockingBatch)):
     for _name, _verb in inspect.getmembers(_source, inspect.iscoroutinefunction):
         if not _name.startswith("_"):
-            setattr(_twin, _name, _blocking(_verb))
+            setattr(_twin, _name, blocking(_verb))

@@ -111,7 +111,7 @@ class Disk:
         encoded = self._encode(items)
         if self._references.missing(encoded.held):
             try:
-                await self._waits.aside(lambda: self._references.fetch(encoded.held, deadline))
+                await self._waits.apart(lambda: self._references.fetch(encoded.held, deadline))
             except BaseException:
                 encoded.held.release()
                 raise
@@ -259,6 +259,11 @@ class Disk:
         """Let the store hold all groups of this buffer, whose rollouts were saved elsewhere; the rest follows as usual."""
         self.watch()
         groups, columns = self._groups, self._groups.engine.columns
+        leftovers = Change(
+            gone=self._gone, facts=self._taken_over
+        )  # before others take their uids and numbers
+        self._gone, self._taken_over = [], []
+        await self._write(leftovers)
         with await self._waits.aside(lambda: open_saved(path)) as saved:
             blobs = saved.all_payloads()
             while True:
@@ -291,7 +296,7 @@ class Disk:
 
     def forget_interrupted(self) -> None:
         """Let all go that a resume wrote which did not come to its end."""
-        self._groups.engine.columns.gone += [row[0] for row in self.store.rows()]
+        self._gone += [row[0] for row in self.store.rows()]
         self._taken_over += [(OBJECT, number, None) for number, _ in self.store.facts(OBJECT)]
 
     async def _write(self, change: Change) -> None:
@@ -324,6 +329,13 @@ class Disk:
         """Let groups that were secured lose their rollouts again: they were shown."""
         self._held.subtract(group.uid for group in groups)
         self._held = +self._held
+
+    async def look(self, groups: Sequence[Group]) -> set[int]:
+        """Return when groups have their rollouts; damaged ones to be skipped by uid. Raises UnknownUid for one that went."""
+        damaged: set[int] = set()
+        while missing := [group for group in groups if not group.items and group.uid not in damaged]:
+            damaged |= {group.uid for group in await self.fetch(missing)}
+        return damaged
 
     async def fetch(self, groups: Sequence[Group]) -> list[Group]:
         """Let groups have their rollouts; return those that are damaged, if those are to be skipped."""

@@ -154,11 +154,15 @@ class Groups(Expiring):
 
     def look(self, uids: Iterable[int]) -> list[Handed]:
         """Return groups without taking them, each by itself. Raises UnknownUid."""
+        return self.look_at(self.slots(uids))
+
+    def look_at(self, slots: IntArray) -> list[Handed]:
+        """Do the same by slot, wherever the groups are."""
         tasks = list(self.engine.tasks.values())
         columns = self.engine.columns
         return [
             self._handed(tasks[columns.task[slot]], int(columns.status[slot]), np.array([slot]))
-            for slot in self.slots(uids).tolist()
+            for slot in slots.tolist()
         ]
 
     def show(self, handed: Handed) -> list[list[Any]]:

@@ -1,23 +1,26 @@
 """The verbs that only look."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from reroll.buffer import arrow
 from reroll.buffer.arguments import (
     Where,
     checked_names,
     checked_task,
     checked_uids,
 )
+from reroll.buffer.handed import Handed
 from reroll.buffer.metrics import metrics_of
 from reroll.buffer.report import stats_of
 from reroll.buffer.shell import Shell
 from reroll.buffer.stats import Stats
+from reroll.engine.columns import PLACES
 from reroll.engine.ledger import Amount
-from reroll.engine.rows import Row, find, rows_of
+from reroll.engine.rows import Row, find, find_anywhere, rows_of
 from reroll.engine.task import STATUS_CODE
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, UnknownUid
 from reroll.query import FIELDS, parse_query
 from reroll.query.values import typed
 from reroll.rollout import Status
@@ -68,9 +71,39 @@ class Looking(Shell):
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
         """Return the rollouts of groups, in this order, without taking them. Raises UnknownUid (a KeyError)."""
         self._check_open()
-        handed = self._groups.look(checked_uids(uids))
-        shown = await self._deliver(handed, lambda: None)
+        shown = await self._show(self._groups.look(checked_uids(uids)))
         return [group for groups in shown for group in groups]
+
+    async def to_arrow(
+        self, where: Where | None = None, *, payloads: bool = False, place: str | None = "resident"
+    ) -> Any:
+        """Return a pyarrow.Table with one row for each resident group that satisfies a query, by uid.
+
+        The columns are the fields of `Row`, missing values as nulls, tags as JSON, and the place. With `payloads` it has
+        one row for each rollout, in which the columns of its group are repeated; groups that leave meanwhile are left
+        out. `place` names another place than the pools: "out", "leased", "uncommitted"; None: all. Needs the extra
+        `arrow`. Raises ImportError, QueryError, InvalidArgument.
+        """
+        self._check_open()
+        query, code = parse_query({} if where is None else where), _checked_place(place)
+        arrow.check_installed()
+        slots = find_anywhere(self._engine, query, code)
+        rows = arrow.rows_of(self._engine, slots)
+        if not payloads:
+            return rows
+        parts = arrow.Rollouts(rows)
+        for chunk in arrow.chunks(self._engine.columns.uid[slots], self._engine.columns.num_tokens[slots]):
+            parts.gather(chunk.start, await self._members(chunk.uids, code))
+            await self._waits.aside(parts.build)
+        return await self._waits.aside(parts.table)
+
+    async def to_pandas(
+        self, where: Where | None = None, *, payloads: bool = False, place: str | None = "resident"
+    ) -> Any:
+        """Return what `to_arrow` does as a pandas.DataFrame. Needs pandas as well."""
+        arrow.check_pandas()
+        table = await self.to_arrow(where, payloads=payloads, place=place)
+        return await self._waits.aside(lambda: arrow.frame_of(table))
 
     async def ledger(self) -> dict[str, dict[str, Amount]]:
         """Return, by task, where every group and token that was put is, or how it left."""
@@ -88,6 +121,37 @@ class Looking(Shell):
         self._check_open()
         return metrics_of(self._groups, self._clock())
 
+    async def _members(self, uids: Sequence[int], place: int | None) -> list[list[Any] | None]:
+        """Return the rollouts of groups; None for those that are no longer in their place, or damaged."""
+        while True:
+            self._check_open()
+            slots = self._groups.all_slots(uids)
+            slots = slots[slots >= 0]
+            if place is not None:
+                slots = slots[self._engine.columns.place[slots] == place]
+            handed = self._groups.look_at(slots)
+            try:
+                shown = await self._show(handed)
+            except UnknownUid:
+                continue  # one of them has just gone
+            found = {
+                group.uid: members
+                for given, groups in zip(handed, shown, strict=True)
+                for group, members in zip(given.groups, groups, strict=True)
+            }
+            return [found.get(uid) for uid in uids]
+
+    async def _show(self, handed: Sequence[Handed]) -> list[list[list[Any]]]:
+        """Return the rollouts of groups that are looked at, and stay where they are; damaged ones are left out."""
+        if self._disk is None:
+            return [self._groups.show(given) for given in handed]
+        damaged = await self._disk.look([group for given in handed for group in given.groups])
+        for given in handed:
+            self._groups.lose(given, damaged)
+        shown = [self._groups.show(given) for given in handed]
+        self._disk.settle([group for given in handed for group in given.groups])
+        return shown
+
 
 def _checked_order(order_by: str | None) -> str | None:
     if order_by is None:
@@ -98,6 +162,14 @@ def _checked_order(order_by: str | None) -> str | None:
             f"order_by must be one of {', '.join(FIELDS)}, with '-' for descending, not {order_by!r}"
         )
     return field
+
+
+def _checked_place(place: str | None) -> int | None:
+    if place is None:
+        return None
+    if place not in PLACES:
+        raise InvalidArgument(f"place must be one of {', '.join(PLACES)}, or None for all, not {place!r}")
+    return PLACES.index(place)
 
 
 def _order_key(value: object) -> tuple[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reroll.engine.columns import NO_VERSION, BoolArray, IntArray
+from reroll.engine.columns import NO_VERSION, RESIDENT, BoolArray, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.task import STATUSES
 from reroll.query import Query, mask, only_pool
@@ -42,8 +42,8 @@ class Row:
     tags: Mapping[str, Any]
 
 
-class _Source:
-    """The columns of some rows, as `reroll.query` reads them."""
+class RowSource:
+    """The columns of some rows, as `reroll.query` reads them: a `ColumnSource`."""
 
     def __init__(self, engine: Engine, slots: IntArray) -> None:
         self._engine = engine
@@ -80,7 +80,17 @@ def find(engine: Engine, query: Query) -> IntArray:
     if pool is not None:
         return _pool_slots(engine, *pool)
     slots = engine.resident()
-    return slots[mask(query, _Source(engine, slots))]
+    return slots[mask(query, RowSource(engine, slots))]
+
+
+def find_anywhere(engine: Engine, query: Query, place: int | None) -> IntArray:
+    """Return the slots of the rows in one place, or in all, that satisfy a query, by uid."""
+    if place == RESIDENT:
+        return find(engine, query)
+    slots = engine.columns.alive()
+    if place is not None:
+        slots = slots[engine.columns.place[slots] == place]
+    return slots[mask(query, RowSource(engine, slots))]
 
 
 def _pool_slots(engine: Engine, task_name: str | None, status: Status | None) -> IntArray:
