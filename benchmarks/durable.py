@@ -13,7 +13,7 @@ from typing import NamedTuple
 from checkpoints import directory, distinct_groups
 from groups import TASK, Group
 from measure import Timing
-from reroll import ReplayBufferConfig
+from reroll import AsyncReplayBufferConfig, ReplayBufferConfig
 from reroll.codec import encode
 from reroll.store import COLUMNS
 from reroll.store.durable import LOG_BYTES
@@ -22,6 +22,7 @@ from reroll.store.schema import PAGE_BYTES, TYPES
 PRODUCERS = 8
 BATCH = 64
 TAKE_STEP, TAKE = "take_batch of 64, for a training step", "take_batch of 64, without one"
+TAKE_UNIFORM = "take_batch of 64 at random, for a training step"
 
 
 class Puts(NamedTuple):
@@ -94,13 +95,21 @@ def _put_plain(where: Path, blobs: Sequence[bytes], count: int, batch: int) -> f
 
 
 def measure_takes(count: int, rounds: int) -> dict[str, Timing]:
-    """Take batches whose rollouts are in memory; the call returns when the disk knows that they were taken."""
-    return {name: asyncio.run(_take(count, rounds, has_step=name == TAKE_STEP)) for name in (TAKE_STEP, TAKE)}
+    """Take batches whose rollouts are in memory; the call returns when the disk knows that they were taken.
+
+    By staleness and age, as asynchronous training does; and at random, which writes rows all over the file.
+    """
+    ordered, uniform = AsyncReplayBufferConfig, ReplayBufferConfig
+    return {
+        TAKE_STEP: asyncio.run(_take(ordered, count, rounds, has_step=True)),
+        TAKE: asyncio.run(_take(ordered, count, rounds, has_step=False)),
+        TAKE_UNIFORM: asyncio.run(_take(uniform, count, rounds, has_step=True)),
+    }
 
 
-async def _take(count: int, rounds: int, *, has_step: bool) -> Timing:
+async def _take(config: type[ReplayBufferConfig], count: int, rounds: int, *, has_step: bool) -> Timing:
     with directory() as where:
-        buffer = ReplayBufferConfig(store=where, seed=0).build()
+        buffer = config(store=where, seed=0).build()
         some = distinct_groups(64)
 
         async def put(number: int) -> None:
