@@ -55,6 +55,7 @@ class Group:
     """
 
     __slots__ = (
+        "_recorded",
         "_stale_at",
         "_told_at",
         "applied",
@@ -78,6 +79,7 @@ class Group:
         self.applied = _NOTHING
         self.emptied: dict[int, int] | None = None
         self.prompts: int | None = None  # tokens of the prompts, where they cannot be counted
+        self._recorded = _NEVER
         self.learn(summary, told_at)
 
     def learn(self, summary: GroupSummary, told_at: int | None = None) -> None:
@@ -85,6 +87,7 @@ class Group:
         # Kept until somebody sees the rollouts: a trainer that is still at that step gets them without a look into
         # each, and a batch has hundreds.
         self._told_at = told_at
+        self._recorded = _NEVER
         self.versions = summary.member_versions
         self.trainable = summary.member_newest_trainable
         self.version_tokens = summary.version_tokens
@@ -137,18 +140,36 @@ class Group:
     # --- on disk
 
     def record(self) -> bytes:
-        """Return all but the rollouts, as bytes."""
-        record = Record(
-            self.versions,
-            self.trainable,
-            self.version_tokens,
-            self.measure,
-            self._stale_at,
-            self.prompt_tokens(),
-            self.applied,
-            self.emptied or {},
-        )
-        return msgspec.msgpack.encode(record)
+        """Return all but the rollouts, as bytes; the same ones as long as nothing of it was replaced."""
+        # Rows of a batch are written when it is taken, and of these parts hardly ever one has changed since the put.
+        versions, trainable, tokens, measure, stale_at, applied, emptied, prompts, written = self._recorded
+        if not (
+            versions is self.versions
+            and trainable is self.trainable
+            and tokens is self.version_tokens
+            and measure is self.measure
+            and stale_at is self._stale_at
+            and applied is self.applied
+            and emptied is self.emptied
+        ):
+            if prompts is None:
+                prompts = self.prompt_tokens()
+            record = Record(
+                self.versions,
+                self.trainable,
+                self.version_tokens,
+                self.measure,
+                self._stale_at,
+                prompts,
+                self.applied,
+                self.emptied or {},
+            )
+            written = msgspec.msgpack.encode(record)
+            self._recorded = (
+                *(self.versions, self.trainable, self.version_tokens, self.measure, self._stale_at),
+                *(self.applied, self.emptied, prompts, written),
+            )
+        return written
 
     @classmethod
     def from_record(cls, uid: int, written: bytes) -> "Group":
@@ -157,6 +178,7 @@ class Group:
         self = cls.__new__(cls)
         self.uid = uid
         self.items = []
+        self._recorded = _NEVER
         self.versions, self.trainable = record.versions, record.trainable
         self.version_tokens, self.measure = record.version_tokens, record.measure
         self._stale_at, self._told_at = record.stale_at, None
@@ -175,7 +197,8 @@ class Group:
 
     def unload(self) -> None:
         """Let go of the rollouts, which are on disk."""
-        self.prompts = self.prompt_tokens()
+        known = self._recorded[7]
+        self.prompts = self.prompt_tokens() if known is None else known
         self.items = []
         self._told_at = None
 
@@ -185,3 +208,4 @@ class Group:
 
 
 _NOTHING = Applied()
+_NEVER: Any = (*(object(),) * 7, None, b"")

@@ -7,7 +7,7 @@ with a look at each number and text. What cannot be written at all is looked for
 from typing import Any
 
 from reroll.codec.limits import MAX_DEPTH, Refusal
-from reroll.codec.lowering import Encoder
+from reroll.codec.lowering import Encoder, atom_blob
 from reroll.codec.refs import Refs
 from reroll.codec.search import find_unstorable
 from reroll.errors import NotStorable
@@ -23,6 +23,8 @@ def encode(value: Any, *, allow_pickle: bool = False, refs: Refs | None = None, 
     once = None if refs is None else _Once(refs)
     try:
         try:
+            if type(value) is int or type(value) is str:  # ids, one for each row
+                return atom_blob(value)
             return Encoder(allow_pickle=allow_pickle, refs=once, exact=False).blob(value)
         except (OverflowError, TypeError, ValueError):
             return Encoder(allow_pickle=allow_pickle, refs=once, exact=True).blob(value)

@@ -33,6 +33,7 @@ ROWS: Final = 1
 """The body is a list of rows of Rollouts; 0: any value."""
 
 _pack: Final = msgspec.msgpack.encode
+_NO_ARRAYS: Final = _pack([])
 _LIST: Final = frozenset({list})
 _TEXT: Final = frozenset({str})
 _MIN_PACKED: Final = 32  # shorter lists are as quick, and smaller, where they stand
@@ -160,8 +161,11 @@ class Encoder:
         row = write_row(rollout, self.arrays)
         if self._exact:
             row[VERSIONS_AT] = [list(map(int, part)) for part in row[VERSIONS_AT]]
+        elif ATOMS.issuperset(
+            map(type, row[PLAIN_AT:])
+        ):  # mostly: `lower` would say the same of each, after a call
+            return row
         lower = self.lower
-        # Most fields are not set; `lower` would say the same of None, after a call.
         row[PLAIN_AT:] = [value if value is None else lower(value, depth + 1) for value in row[PLAIN_AT:]]
         return row
 
@@ -214,6 +218,11 @@ class Encoder:
         if type(number) is not int or not 0 <= number < 1 << 63:
             raise Refusal(f"refs.store gave {number!r} for a reference; it must give a number from 0 on")
         return self._nested(codes.REF, number)
+
+
+def atom_blob(value: int | str) -> bytes:
+    """Return the bytes of an atom, as `Encoder.blob` does; raises what MessagePack raises."""
+    return join(_NO_ARRAYS, _pack((0, value)), ())
 
 
 def _check_depth(depth: int) -> None:

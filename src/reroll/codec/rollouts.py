@@ -18,7 +18,8 @@ PLAIN_AT: Final = STATE_SLOTS.index("group_uid")
 _STATUSES: Final = {status.value: status for status in Status}
 _INT32, _FLOAT32, _UINT8 = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint8)
 _ARRAY_TYPES: Final = (_INT32, _INT32, _INT32, _FLOAT32, _UINT8, _INT32, _INT32)
-_ARRAYS_AT: Final = tuple(range(len(_ARRAY_TYPES)))
+_NUM_ARRAYS: Final = len(_ARRAY_TYPES)
+_ARRAYS_AT: Final = tuple(range(_NUM_ARRAYS))
 _TOKENS_AT: Final = STATE_SLOTS.index("_tokens")
 _DERIVED: Final = True
 _NONE: Final = type(None)
@@ -31,8 +32,7 @@ def write_row(rollout: Rollout, arrays: ArrayWriter) -> list[Any]:
     except AttributeError as error:
         raise Refusal(f"a Rollout that is not complete: {error}") from error
     add = arrays.add
-    for at in _ARRAYS_AT:
-        value = row[at]
+    for at, value in enumerate(row[:_NUM_ARRAYS]):
         if value is not None and value is not _DERIVED:
             row[at] = add(value)
     row[VERSIONS_AT] = row[VERSIONS_AT].parts

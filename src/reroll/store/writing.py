@@ -1,8 +1,13 @@
-"""Changes to SQL, and counts of what is there, by which a reader finds out that something is missing."""
+"""Changes to SQL, and counts of what is there, by which a reader finds out that something is missing.
+
+Many rows are one statement: Python's lock is given away and taken back for each statement that runs, and where an event
+loop is busy that takes far longer than to insert a row.
+"""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -13,7 +18,11 @@ from reroll.store.schema import COLUMNS, KIND
 ROWS, PAYLOADS, STATES, FACTS = "rows", "payloads", "states", "facts "
 """What is counted; facts by their kind."""
 
-_INSERT_ROW = f"INSERT INTO rows VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"  # noqa: S608  (our own names)
+_WIDTHS = {ROWS: len(COLUMNS) + 1, PAYLOADS: 3}
+_MAX_AT_ONCE = 64
+"""Rows of one statement."""
+_MAX_BYTES_AT_ONCE = 4 << 20
+"""Of payloads in one statement: SQLite copies them all before it begins."""
 
 
 class Writing:
@@ -25,12 +34,13 @@ class Writing:
         self._counted: set[str] = set()
         """Names whose count has changed in this transaction."""
         self._highest = {name: self._highest_uid(name) for name in (ROWS, PAYLOADS)}
+        self._max_variables = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
 
     @classmethod
     def anew(cls, connection: sqlite3.Connection) -> "Writing":
         """Return a writing into empty tables, within a transaction."""
         writing = cls(connection, {})
-        writing._describe("kind", KIND)
+        writing._describe({"kind": KIND})
         for name in (ROWS, PAYLOADS, STATES):
             writing._count(name, 0)
         return writing
@@ -40,7 +50,7 @@ class Writing:
         if net.rows:
             self._delete(ROWS, net.rows)
             rows = [(*row, seals.row_seal(row)) for row in net.rows.values() if row is not None]
-            self._insert(ROWS, _INSERT_ROW, rows)
+            self._insert(ROWS, rows, _MAX_AT_ONCE)
         if net.payloads:
             self._delete(PAYLOADS, net.payloads)
             payloads = [
@@ -48,7 +58,8 @@ class Writing:
                 for uid, blob in net.payloads.items()
                 if blob is not None
             ]
-            self._insert(PAYLOADS, "INSERT INTO payloads VALUES (?, ?, ?)", payloads)
+            largest = max((len(memoryview(blob).cast("B")) for *_, blob in payloads), default=0)
+            self._insert(PAYLOADS, payloads, _MAX_BYTES_AT_ONCE // max(largest, 1))
         by_kind = sorted(net.facts, key=itemgetter(0))  # the order of one kind is kept
         for (kind, is_gone), facts in groupby(by_kind, lambda fact: (fact[0], fact[2] is None)):
             self._write_facts(kind, is_gone, list(facts))
@@ -57,9 +68,9 @@ class Writing:
 
     def finish(self) -> None:
         """Write the counts; the owner commits."""
-        for name in self._counted:
-            self._describe(name, self._counts[name])
-        self._counted.clear()
+        if self._counted:
+            self._describe({name: self._counts[name] for name in self._counted})
+            self._counted.clear()
 
     def _highest_uid(self, table: str) -> int:
         (highest,) = self._connection.execute(f"SELECT max(uid) FROM {table}").fetchone()  # noqa: S608
@@ -68,17 +79,20 @@ class Writing:
     def _delete(self, table: str, uids: Iterable[int]) -> None:
         # Most uids are new, and higher than all that were ever here.
         highest = self._highest[table]
-        old = [(uid,) for uid in uids if uid <= highest]
+        old = [uid for uid in uids if uid <= highest]
         if old:
             before = self._connection.total_changes
-            self._connection.executemany(f"DELETE FROM {table} WHERE uid = ?", old)  # noqa: S608
+            for some in _parts(old, _MAX_AT_ONCE):
+                self._connection.execute(_deletion(table, len(some)), some)
             self._count(table, before - self._connection.total_changes)
 
-    def _insert(self, name: str, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
-        if values:
-            self._connection.executemany(statement, values)
-            self._count(name, len(values))
-            self._highest[name] = max(self._highest[name], *(uid for uid, *_ in values))
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], at_once: int) -> None:
+        if rows:
+            at_once = min(at_once, _MAX_AT_ONCE, self._max_variables // _WIDTHS[table])
+            for some in _parts(rows, at_once):
+                self._connection.execute(_insertion(table, len(some)), [*chain.from_iterable(some)])
+            self._count(table, len(rows))
+            self._highest[table] = max(self._highest[table], *(row[0] for row in rows))
 
     def _write_facts(self, kind: str, is_gone: bool, facts: list[Fact]) -> None:
         before = self._connection.total_changes
@@ -107,7 +121,28 @@ class Writing:
             self._counts[name] = self._counts.get(name, 0) + more
             self._counted.add(name)
 
-    def _describe(self, name: str, value: int | str) -> None:
-        self._connection.execute(
-            "INSERT OR REPLACE INTO about VALUES (?, ?, ?)", (name, value, seals.seal_of(name, value))
-        )
+    def _describe(self, entries: Mapping[str, int | str]) -> None:
+        values = [(name, value, seals.seal_of(name, value)) for name, value in entries.items()]
+        statement = f"INSERT OR REPLACE INTO about VALUES {', '.join(['(?, ?, ?)'] * len(values))}"
+        self._connection.execute(statement, [*chain.from_iterable(values)])
+
+
+def _parts(values: Sequence[Any], at_once: int) -> Iterator[Sequence[Any]]:
+    """Yield parts whose lengths are powers of two, the largest first: so there are few different statements."""
+    start, size = 0, 1 << (max(at_once, 1).bit_length() - 1)
+    while start < len(values):
+        while size > len(values) - start:
+            size //= 2
+        yield values[start : start + size]
+        start += size
+
+
+@cache
+def _insertion(table: str, rows: int) -> str:
+    row = f"({', '.join('?' * _WIDTHS[table])})"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * rows)}"  # noqa: S608  (our own names)
+
+
+@cache
+def _deletion(table: str, rows: int) -> str:
+    return f"DELETE FROM {table} WHERE uid IN ({', '.join('?' * rows)})"  # noqa: S608  (our own names)
