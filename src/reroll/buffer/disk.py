@@ -83,6 +83,7 @@ class Disk:
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
         self._held: Counter[int] = Counter()  # groups that are about to be shown
+        self._leftovers: list[int] = []  # uids that a resume wrote which did not come to its end
         self._pinned: Counter[int] = Counter()  # payloads that are being read, and stay until then
         self._now: _Commit | None = None  # being written
         self._next: _Commit | None = None  # gathering
@@ -178,6 +179,7 @@ class Disk:
         return bool(
             columns.dirty
             or columns.gone
+            or self._leftovers
             or self._blobs
             or self._leases.changed
             or self._put_ids.changed
@@ -223,7 +225,7 @@ class Disk:
         groups, columns = self._groups, self._groups.engine.columns
         slots = np.array(sorted(columns.dirty or ()), np.int64)
         dirty = groups.groups(slots)
-        gone = columns.gone
+        gone, self._leftovers = [*self._leftovers, *columns.gone], []
         self._last_state = self._state()
         change = Change(
             rows=write_rows(groups.engine, slots, dirty),
@@ -259,10 +261,9 @@ class Disk:
         """Let the store hold all groups of this buffer, whose rollouts were saved elsewhere; the rest follows as usual."""
         self.watch()
         groups, columns = self._groups, self._groups.engine.columns
-        leftovers = Change(
-            gone=self._gone, facts=self._taken_over
-        )  # before others take their uids and numbers
-        self._gone, self._taken_over = [], []
+        # Before others take their uids and numbers.
+        leftovers = Change(gone=self._leftovers, facts=self._taken_over)
+        self._leftovers, self._taken_over = [], []
         await self._write(leftovers)
         with await self._waits.aside(lambda: open_saved(path)) as saved:
             blobs = saved.all_payloads()
@@ -296,7 +297,7 @@ class Disk:
 
     def forget_interrupted(self) -> None:
         """Let all go that a resume wrote which did not come to its end."""
-        self._gone += [row[0] for row in self.store.rows()]
+        self._leftovers += [row[0] for row in self.store.rows()]
         self._taken_over += [(OBJECT, number, None) for number, _ in self.store.facts(OBJECT)]
 
     async def _write(self, change: Change) -> None:

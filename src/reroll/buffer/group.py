@@ -169,7 +169,8 @@ class Group:
                 *(self.versions, self.trainable, self.version_tokens, self.measure, self._stale_at),
                 *(self.applied, self.emptied, prompts, written),
             )
-        return written
+        known: bytes = written
+        return known
 
     @classmethod
     def from_record(cls, uid: int, written: bytes) -> "Group":
