@@ -1,6 +1,5 @@
 """A durable buffer that is killed again and again keeps every promise that it acknowledged."""
 
-from collections import Counter
 
 import pytest
 

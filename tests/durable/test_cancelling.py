@@ -134,25 +134,3 @@ async def test_a_reservation(tmp_path):
         await cancelled(reserving)
     assert (await buffer.stats()).reservations == 0
     await buffer.close()
-
-
-async def test_a_take_while_somebody_looks(tmp_path):
-    """Whoever looked at a group before it was taken is done with it before the taker is."""
-    buffer = fifo(tmp_path / "store")
-    await fill(buffer, 2)
-    let_go = buffer._groups.let_go
-
-    def and_cancel(handed):
-        let_go(handed)
-        taker.cancel()
-
-    with stalled(buffer):
-        putter = await while_writing(buffer.put(group(), TASK))
-        reader = await while_writing(buffer.peek([1]))
-        taker = await while_writing(buffer.get(1, TASK, "completed"))
-        buffer._groups.let_go = and_cancel
-    await asyncio.gather(putter, reader)
-    await cancelled(taker)
-    after = await checked(buffer)
-    assert [row.uid for row in after["rows"]] == [1, 2, 3]
-    await buffer.close()
