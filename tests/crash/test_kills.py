@@ -23,4 +23,3 @@ def test_one_store_lives_through_many_kills(tmp_path, kills, seed):
         store.close()
     assert store.kills.total() == kills
     assert store.kills.keys() == {"working", "opening", "writing"}
-    print(store.kills, store.ops, store.lives)
