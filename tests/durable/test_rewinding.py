@@ -376,3 +376,24 @@ async def test_uncommitted_steps_survive_a_save(make, tmp_path):
     assert await again.rewind(1) == await buffer.rewind(1) == 2
     assert await picture(again) == await picture(buffer)
     assert uids_of(await again.get(9, TASK, "completed")) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("acks", [True, False])
+@pytest.mark.parametrize("rewinds_first", [True, False])
+async def test_a_group_that_is_taken_while_it_is_lent_keeps_both_uses_apart(make, acks, rewinds_first):
+    buffer = make(max_times_sampled=3)
+    await fill(buffer, 1)
+    batch = await buffer.lease({TASK: 1}, train_step=1)
+    await buffer.get(1, TASK, "completed", train_step=2)
+    if rewinds_first:
+        assert await buffer.rewind(1) == 1
+        assert (await row_of(buffer, 1)).times_sampled == 1, "the pending one"
+        assert (await books(buffer))["resident"].trained_groups == 0
+    await (batch.ack() if acks else batch.nack())
+    if not rewinds_first:
+        assert await buffer.rewind(1) == 1
+    assert (await row_of(buffer, 1)).times_sampled == int(acks)
+    assert (await books(buffer))["resident"].trained_groups == int(acks)
+    await buffer.rewind(0)
+    assert (await row_of(buffer, 1)).times_sampled == 0
+    assert buffer._engine.tasks[TASK].counters.samples == 0

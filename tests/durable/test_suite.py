@@ -48,10 +48,14 @@ class TestDurableBufferOnDisk(TestDurableBuffer):
     options: ClassVar[dict[str, Any]] = {"max_resident_bytes": 0}
 
 
+@pytest.mark.slow
 class TestBlockingDurableBuffer(Stored, VerbSuite):
     async def make(self, config: ReplayBufferConfig) -> Any:
         return Called(self.stored(config).build_blocking())
 
 
-class TestBlockingDurableBufferOnDisk(TestBlockingDurableBuffer):
+class TestBlockingDurableBufferOnDisk(Stored, VerbSuite):
+    async def make(self, config: ReplayBufferConfig) -> Any:
+        return Called(self.stored(config).build_blocking())
+
     options: ClassVar[dict[str, Any]] = {"max_resident_bytes": 0}

@@ -73,8 +73,8 @@ class Expiring(Payloads):
         return count
 
     def edition(self, uid: int) -> tuple[int, int, int]:
-        """Return uid and attempt of a group, and how many refreshes its task has seen; zeros if it is gone."""
-        slot = self._slot_of.get(uid)
+        """Return uid and attempt of a group, and how many refreshes its task has seen; zeros if it is gone for good."""
+        slot = self._slot_of.get(uid, self._kept.get(uid))
         if slot is None:
             return uid, 0, 0
         columns = self.engine.columns

@@ -286,8 +286,8 @@ class Groups(Expiring):
         self.settle(use(self.engine, slots, status, steps))
 
     def held_slots(self, uids: Iterable[int]) -> IntArray:
-        """Return where lent groups are, if they still are."""
-        slots = self.slots(uid for uid in uids if uid in self._slot_of)
+        """Return where lent groups are, if they still are; somebody else may have consumed them meanwhile."""
+        slots = self.all_slots(uid for uid in uids if self.find(uid) is not None)
         return slots[self.engine.columns.pending[slots] > 0]
 
     def count_trained(self, slots: IntArray, more: int = 0) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
-from reroll.engine.columns import IntArray
+from reroll.engine.columns import UNCOMMITTED, IntArray
 from reroll.engine.lending import acknowledge, give_back
 from reroll.engine.task import Task
 from reroll.errors import InvalidArgument, LeaseExpired
@@ -88,9 +88,10 @@ class Leases:
         if held is not None:
             self._remember(lease)
             slots = self._slots(held)
+            mine = slots[self._groups.engine.columns.place[slots] != UNCOMMITTED]  # others have their takers
             self._groups.count_trained(slots)
             self._groups.settle(acknowledge(self._groups.engine, slots, held.steps))
-            self._groups.consumed(slots)
+            self._groups.consumed(mine)
             return
         held = self._ended.pop(lease, None)
         if held is None:

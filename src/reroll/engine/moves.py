@@ -177,7 +177,6 @@ class Moves:
         task.ledger.move(source, PLACES[UNCOMMITTED], self.amount(slots))
         self.columns.place[slots] = UNCOMMITTED
         self.columns.used_at[slots] = NO_VERSION if step is None else step
-        self.columns.pending[slots] = 0
         self.columns.mark(slots)
         if step is not None:
             task.log.keep(step, slots)

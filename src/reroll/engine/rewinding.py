@@ -131,7 +131,7 @@ def _undo(engine: Engine, task: Task, used: list[Used], kept: IntArray) -> None:
     columns.uses[slots] -= np.minimum(times, columns.uses[slots]).astype(np.int32)
     task.counters.samples -= int(times.sum())
     columns.mark(slots)
-    fresh = slots[(columns.uses[slots] == 0) & (columns.trained[slots] == 1)]
+    fresh = slots[(columns.uses[slots] == columns.pending[slots]) & (columns.trained[slots] == 1)]
     for place, name in enumerate(PLACES):
         part = fresh[columns.place[fresh] == place]
         tokens = int(columns.trained_tokens[part].sum())
