@@ -73,6 +73,9 @@ class Disk:
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
         self._pinned: Counter[int] = Counter()  # payloads that are being read, and stay until then
+        self._held: Counter[int] = (
+            Counter()
+        )  # groups that are being handed out, and stay in memory until then
         self._gone: list[int] = []
         self._now: _Commit | None = None  # being written
         self._next: _Commit | None = None  # gathering
@@ -245,12 +248,15 @@ class Disk:
 
     async def secure(self, groups: Sequence[Group]) -> set[int]:
         """Return when all that changed is written and groups have their rollouts; damaged ones to be skipped by uid."""
-        damaged: set[int] = set()
-        while True:
-            damaged |= {group.uid for group in await self.fetch([g for g in groups if g.uid not in damaged])}
+        uids = [group.uid for group in groups]
+        self._held.update(uids)
+        try:
+            damaged = {group.uid for group in await self.fetch(groups)}
             await self.written()
-            if all(group.items or group.uid in damaged for group in groups):
-                return damaged
+        finally:
+            self._held.subtract(uids)
+            self._held = +self._held
+        return damaged
 
     async def fetch(self, groups: Sequence[Group]) -> list[Group]:
         """Let groups have their rollouts; return those that are damaged, if those are to be skipped."""
@@ -302,7 +308,7 @@ class Disk:
     def settle(self, groups: Iterable[Group]) -> None:
         """Let go of rollouts that do not fit into memory, or were consumed; they are on disk."""
         for group in groups:
-            if not group.items or group.uid in self._blobs:
+            if not group.items or group.uid in self._blobs or group.uid in self._held:
                 continue
             if self._groups.is_kept(group.uid) or (
                 self._max_resident_bytes is not None and self._resident > self._max_resident_bytes

@@ -201,9 +201,9 @@ class Groups(Expiring):
     def come_home(self, back: IntArray, gone: IntArray) -> None:
         """Follow rows that were lent or out, and are back; their producers may live, and put them again."""
         self._forget(gone)
-        self.out.returned = {
-            self._group(slot).uid for slot in back.tolist() if slot not in set(gone.tolist())
-        }
+        here = np.setdiff1d(back, gone)
+        rolled = here[np.isin(self.engine.columns.status[here], RETURNING)]
+        self.out.returned |= {group.uid for group in self.groups(rolled)}
 
     def come_back(self, back: IntArray, gone: IntArray) -> None:
         """Follow a rewind: groups that were consumed are here again, others had to go for them."""

@@ -35,13 +35,17 @@ class Out:
     def learn(self, group: Group) -> None:
         """Know a group by its rollouts, once they are here."""
         if group.uid in self._since:
+            self._forget_items(group.uid)  # those that were let go for want of memory
             self._items[group.uid] = group.items
             self._uid_of.update((id(item), group.uid) for item in group.items)
 
     def discard(self, uid: int) -> None:
         if self._since.pop(uid, None) is not None:
-            for item in self._items.pop(uid):
-                self._uid_of.pop(id(item), None)
+            self._forget_items(uid)
+
+    def _forget_items(self, uid: int) -> None:
+        for item in self._items.pop(uid, ()):
+            self._uid_of.pop(id(item), None)
 
     def overdue(self) -> list[int]:
         """Return the uids that have been out for longer than the ttl. O(found)."""

@@ -69,6 +69,7 @@ class Saving(Shell):
         self._check_open()
         self._check_unused()
         self._become(memory)
+        self._come_home()
         damaged = self._groups.slots(uid for uid in lost if self._groups.slot_of(uid) is not None)
         self._groups.give_up(damaged)
         if self._disk is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from reroll.engine.ages import Ages
-from reroll.engine.columns import LEASED, RESIDENT, UNCOMMITTED, Columns
+from reroll.engine.columns import LEASED, NO_VERSION, RESIDENT, UNCOMMITTED, Columns
 from reroll.engine.ledger import Ledger
 from reroll.engine.limiters import Counters, Limiter, Unlimited
 from reroll.engine.pool import Pool
@@ -222,7 +222,7 @@ class Task:
         mine = mine[columns.task[mine] == self.code]
         away = mine[columns.place[mine] != RESIDENT]
         self.rolling = int(np.isin(columns.status[away], RETURNING).sum())
-        kept = mine[columns.place[mine] == UNCOMMITTED]
+        kept = mine[(columns.place[mine] == UNCOMMITTED) & (columns.used_at[mine] != NO_VERSION)]
         self.log.restore(uses, kept, columns.used_at[kept])
         self.leased = int(((columns.place[mine] == LEASED) & (columns.status[mine] == COMPLETED)).sum())
         mine = mine[columns.place[mine] == RESIDENT]
