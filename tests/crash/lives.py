@@ -38,6 +38,15 @@ def order(process: "subprocess.Popen[str]", **orders: Any) -> Iterator[dict[str,
         yield json.loads(line)
 
 
+def end(process: "subprocess.Popen[str]") -> int:
+    """Wait for the end of a process, and return its code."""
+    code = process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+    return code
+
+
 class Trainer:
     """What the trainer knows of itself: what it has learned from by each step, and its own checkpoint."""
 
@@ -102,7 +111,6 @@ class Store:
             seen = line.get("seen", seen)
         assert self._process.wait() == 0
         assert seen is not None
-        self._close(self._process)
         trained = {uid for _, uid, _, _ in self._trainer.trained}
         may_be_gone = {uid for uid, number in self._put.items() if not RETRYABLE.get(task_of(number))}
         missing = self._put.keys() - set(map(int, seen["rows"])) - trained - self._left - may_be_gone
@@ -130,22 +138,15 @@ class Store:
 
     def _die(self) -> None:
         process, self._process = self._process, start("crash.worker")
-        code = process.wait()
+        code = end(process)
         assert code == -9, f"life {self.lives} ended by itself, with code {code}"
-        self._close(process)
         self._worlds.crash()
         self._ops, self._lent = {}, {}
-
-    def _close(self, process: "subprocess.Popen[str]") -> None:
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
 
     def close(self) -> None:
         """End the process that waits for its turn."""
         self._process.kill()
-        self._process.wait()
-        self._close(self._process)
+        end(self._process)
 
     # --- what it is told
 

@@ -287,8 +287,10 @@ async def main() -> None:
     faulthandler.dump_traceback_later(60, exit=True)  # one that hangs says where
     opening, writing = Trap(orders["dies_opening_at"]), Trap(orders["dies_writing_at"], "reroll store")
     tell(opening=True)
-    writing.set_for_threads()
-    opening.set()
+    if writing.at is not None:  # it makes a process slower
+        writing.set_for_threads()
+    if opening.at is not None:
+        opening.set()
     buffer = config(orders["directory"], **orders["options"]).build()
     opening.lift()
     tell(opened=opening.events)

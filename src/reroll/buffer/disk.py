@@ -22,7 +22,7 @@ from reroll.buffer.recording import write_put_id, write_rows, write_small, write
 from reroll.buffer.references import References
 from reroll.codec import decode, encode
 from reroll.errors import CorruptData, RerollError
-from reroll.store import Change, Fact, Store, open_saved
+from reroll.store import Change, Store, open_saved
 from reroll.waiting import Signal, Waits
 
 Damaged = Literal["raise", "skip"]
@@ -226,13 +226,13 @@ class Disk:
                     rows=write_rows(groups.engine, slots, groups.groups(slots)), payloads=list(here)
                 )
                 await self._write(change)
-        facts: list[Fact] = [("lease", lease, record) for lease, record in self._leases.records().items()]
-        self.references.write_again()
-        for name, task in groups.engine.tasks.items():
-            facts += [("uses", number, write_use(name, used)) for number, used in task.log.records().items()]
+        # All else goes with the state, in one commit: until then the store is an empty one.
+        self._leases.changed = set(self._leases.records())
         self._put_ids.changed = dict(self._put_ids.items())
+        self.references.write_again()
+        for task in groups.engine.tasks.values():
+            task.log.new = task.log.records()
         columns.dirty = set(columns.alive().tolist())
-        await self._write(Change(facts=facts))
 
     async def _write(self, change: Change) -> None:
         commit = _Commit(self._waits.signal())

@@ -16,7 +16,7 @@ from reroll.engine.rewinding import bring_home
 from reroll.engine.state import restore
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
-from reroll.store import Store
+from reroll.store import Change, Store
 from reroll.waiting import Waits
 
 
@@ -55,9 +55,10 @@ class Shell:
     def _keep_in(self, store: Store, max_resident_bytes: int | None, on_corrupt: Damaged) -> None:
         """Be what a store holds, and write every change to it from now on."""
         memory = read(store)
-        interrupted = [row[0] for row in store.rows()] if memory is None else []
         if memory is not None:
             self._become(memory)
+        elif interrupted := [row[0] for row in store.rows()]:  # by a resume that did not come to its end
+            store.write(Change(gone=interrupted), lambda _: None)  # by itself: these uids will be used
         disk = Disk(
             store,
             self._groups,
@@ -70,7 +71,6 @@ class Shell:
             allow_pickle=self._allow_pickle,
         )
         disk.references.restore(store.facts("ref"))
-        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
         self._groups.keepers.append(disk)
         self._disk = disk
         self._come_home()  # only now, so that it is written down as any other change
