@@ -14,18 +14,16 @@ class Trap:
 
     def __init__(self, at: int | None, thread: str | None = None) -> None:
         self.events = 0
-        self._at = at
+        self.at = at  # None: never
         self._thread = thread
 
     def set(self) -> None:
         """Count in this thread."""
-        if self._at is not None:
-            sys.setprofile(self._count)
+        sys.setprofile(self._count)
 
     def set_for_threads(self) -> None:
         """Count in threads that are started from now on."""
-        if self._at is not None:
-            threading.setprofile(self._count)
+        threading.setprofile(self._count)
 
     def lift(self) -> None:
         """Count no longer in this thread."""
@@ -37,5 +35,5 @@ class Trap:
         if self._thread is not None and not threading.current_thread().name.startswith(self._thread):
             return
         self.events += 1
-        if self.events == self._at:
+        if self.events == self.at:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crash.model import Worlds
-from crash.numbered import LIMITS, task_of
+from crash.numbered import LIMITS, RETRYABLE, task_of
 
 TESTS = Path(__file__).parents[1]
 
@@ -38,6 +38,15 @@ def order(process: "subprocess.Popen[str]", **orders: Any) -> Iterator[dict[str,
         yield json.loads(line)
 
 
+def end(process: "subprocess.Popen[str]") -> int:
+    """Wait for the end of a process, and return its code."""
+    code = process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+    return code
+
+
 class Trainer:
     """What the trainer knows of itself: what it has learned from by each step, and its own checkpoint."""
 
@@ -48,12 +57,13 @@ class Trainer:
 
     def learn(self, step: int, groups: list[list[int]]) -> None:
         self.trained += [(step, uid, number, attempt) for uid, number, attempt, *_ in groups]
+        self._check()
 
     def restart(self) -> None:
         """Go on from the last checkpoint: what was learned since is lost."""
         self.trained = [used for used in self.trained if used[0] <= self.checkpoint]
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise AssertionError if something was trained too often."""
         for (uid, number, attempt), times in Counter(used[1:] for used in self.trained).items():
             limit = LIMITS[task_of(number)]
@@ -73,7 +83,7 @@ class Store:
         self._orphans: dict[int, list[int]] = {}  # groups that are out, by uid
         self._ops: dict[int, dict[str, Any]] = {}
         self._lent: dict[int, tuple[int, list[list[int]]]] = {}
-        self._put: set[int] = set()  # uids that were acknowledged
+        self._put: dict[int, int] = {}  # number by uid, of puts that were acknowledged
         self._left: set[int] = set()  # uids that were told to go otherwise than by training
         self._process = start("crash.worker")
         self.lives = 0
@@ -101,9 +111,9 @@ class Store:
             seen = line.get("seen", seen)
         assert self._process.wait() == 0
         assert seen is not None
-        self._close(self._process)
         trained = {uid for _, uid, _, _ in self._trainer.trained}
-        missing = self._put - set(map(int, seen["rows"])) - trained - self._left
+        may_be_gone = {uid for uid, number in self._put.items() if not RETRYABLE.get(task_of(number))}
+        missing = self._put.keys() - set(map(int, seen["rows"])) - trained - self._left - may_be_gone
         assert not missing, f"put, never trained, and not there: {sorted(missing)}"
 
     def _live(self, **orders: Any) -> Iterator[dict[str, Any]]:
@@ -128,22 +138,15 @@ class Store:
 
     def _die(self) -> None:
         process, self._process = self._process, start("crash.worker")
-        code = process.wait()
+        code = end(process)
         assert code == -9, f"life {self.lives} ended by itself, with code {code}"
-        self._close(process)
         self._worlds.crash()
         self._ops, self._lent = {}, {}
-
-    def _close(self, process: "subprocess.Popen[str]") -> None:
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
 
     def close(self) -> None:
         """End the process that waits for its turn."""
         self._process.kill()
-        self._process.wait()
-        self._close(self._process)
+        end(self._process)
 
     # --- what it is told
 
@@ -175,13 +178,11 @@ class Store:
 
     def _note_end(self, op: dict[str, Any], result: Any) -> None:
         match op:
-            case {"op": "put"}:
-                self._put.add(result)
-            case {"op": "take", "status": "completed", "step": None}:
-                self._left.update(uid for uid, *_ in result)
-            case {"op": "take", "status": "completed", "step": step}:
+            case {"op": "put", "number": number}:
+                self._put[result] = number
+            case {"op": "take", "status": "completed", "step": int(step)}:
                 self._trainer.learn(step, result)
-            case {"op": "take"}:
+            case {"op": "take", "status": "aborted" | "expired"}:
                 self._orphans.update((given[0], given) for given in result)
             case {"op": "sample", "step": step}:
                 self._trainer.learn(step, result)
@@ -189,4 +190,3 @@ class Store:
                 self._lent[result[0]] = (step, result[1])
             case {"op": "ack", "lease": lease}:
                 self._trainer.learn(*self._lent[lease])
-        self._trainer.check()

@@ -309,6 +309,7 @@ class Worlds:
         self._possible = [Model()]
         self._begun: list[Op] = []
         self._results: dict[int, Any] = {}
+        self.mismatch: tuple[Op, Any, Any] | None = None
 
     def begin(self, op: Op) -> None:
         """Learn that an operation was begun."""
@@ -329,7 +330,7 @@ class Worlds:
                 for op in self._begun[first:]:
                     model.apply(op)
                     after.append(model.copy())
-        assert after, "no order of what was begun gives what was returned"
+        assert after, "{} returned {}, not {}".format(*self.mismatch or ())
         for model in after:
             model.crash()
         self._possible = _distinct(after)
@@ -356,18 +357,19 @@ class Worlds:
         return True
 
     def _explain(self, picture: dict[str, Any]) -> str:
-        """Return how the last possible model differs."""
-        model = self._possible[-1].copy()
+        """Return how each possible model differs."""
+        return "\n".join(self._difference(model.copy(), picture) for model in self._possible)
+
+    def _difference(self, model: Model, picture: dict[str, Any]) -> str:
         if not self._carry_out(model, self._begun):
-            return "{}: returned {}, not {}".format(*self.mismatch)
+            return "{} returned {}, not {}".format(*self.mismatch)
         meant = model.picture()
-        rows, own = picture["rows"], meant["rows"]
-        wrong = {
-            uid: (rows.get(uid), own.get(uid))
-            for uid in sorted({*rows, *own}, key=int)
-            if rows.get(uid) != own.get(uid)
-        }
-        return f"of {len(self._possible)}: rows {wrong}, books {picture['books']}, not {meant['books']}"
+        found = []
+        for kind, known in meant.items():
+            keys = sorted({*known, *picture[kind]}, key=str)
+            wrong = {key: (picture[kind].get(key), known.get(key)) for key in keys}
+            found.append(f"{kind}: " + str({key: pair for key, pair in wrong.items() if pair[0] != pair[1]}))
+        return f"found, and meant: {', '.join(found)}"
 
 
 def _distinct(models: list[Model]) -> list[Model]:

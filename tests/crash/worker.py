@@ -7,6 +7,7 @@ else runs; one that has ended is acknowledged.
 """
 
 import asyncio
+import faulthandler
 import json
 import os
 import random
@@ -71,6 +72,7 @@ class Worker:
     async def _forever(self, act: Callable[[], Awaitable[None]]) -> None:
         while True:
             await act()
+            await asyncio.sleep(0)  # an operation that finds nothing to do does not wait
 
     async def _do(self, call: Callable[[], Awaitable[Any]], **op: Any) -> Any:
         self._begun += 1
@@ -233,7 +235,7 @@ class Worker:
         rows = await buffer.query({})
         for row, rollouts in zip(rows, await buffer.peek([row.uid for row in rows]), strict=True):
             number, attempt = describe(rollouts, row.status.value)
-            assert (row.attempts, row.task_name) == (attempt, task_of(number)), row
+            assert (row.attempts, row.task_name) == (attempt, task_of(number)), (number, attempt, row)
         books = await buffer.ledger()
         for task, amounts in books.items():
             own = [row for row in rows if row.task_name == task]
@@ -282,10 +284,13 @@ def _told(result: Any, op: dict[str, Any]) -> Any:
 
 async def main() -> None:
     orders = json.loads(sys.stdin.readline())
+    faulthandler.dump_traceback_later(60, exit=True)  # one that hangs says where
     opening, writing = Trap(orders["dies_opening_at"]), Trap(orders["dies_writing_at"], "reroll store")
     tell(opening=True)
-    writing.set_for_threads()
-    opening.set()
+    if writing.at is not None:  # it makes a process slower
+        writing.set_for_threads()
+    if opening.at is not None:
+        opening.set()
     buffer = config(orders["directory"], **orders["options"]).build()
     opening.lift()
     tell(opened=opening.events)

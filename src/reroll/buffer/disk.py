@@ -83,7 +83,6 @@ class Disk:
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
         self._held: Counter[int] = Counter()  # groups that are about to be shown
-        self._leftovers: list[int] = []  # uids that a resume wrote which did not come to its end
         self._pinned: Counter[int] = Counter()  # payloads that are being read, and stay until then
         self._now: _Commit | None = None  # being written
         self._next: _Commit | None = None  # gathering
@@ -179,7 +178,6 @@ class Disk:
         return bool(
             columns.dirty
             or columns.gone
-            or self._leftovers
             or self._blobs
             or self._leases.changed
             or self._put_ids.changed
@@ -225,7 +223,7 @@ class Disk:
         groups, columns = self._groups, self._groups.engine.columns
         slots = np.array(sorted(columns.dirty or ()), np.int64)
         dirty = groups.groups(slots)
-        gone, self._leftovers = [*self._leftovers, *columns.gone], []
+        gone = columns.gone
         self._last_state = self._state()
         change = Change(
             rows=write_rows(groups.engine, slots, dirty),
@@ -261,10 +259,6 @@ class Disk:
         """Let the store hold all groups of this buffer, whose rollouts were saved elsewhere; the rest follows as usual."""
         self.watch()
         groups, columns = self._groups, self._groups.engine.columns
-        # Before others take their uids and numbers.
-        leftovers = Change(gone=self._leftovers, facts=self._taken_over)
-        self._leftovers, self._taken_over = [], []
-        await self._write(leftovers)
         with await self._waits.aside(lambda: open_saved(path)) as saved:
             blobs = saved.all_payloads()
             while True:
@@ -278,12 +272,11 @@ class Disk:
                 )
                 await self._write(change)
             await self._take_over_references(saved)
-        # Written with the state: without it nobody would know them for what they are.
-        facts = self._taken_over
-        facts += [("lease", lease, record) for lease, record in self._leases.records().items()]
-        for name, task in groups.engine.tasks.items():
-            facts += [("uses", number, write_use(name, used)) for number, used in task.log.records().items()]
+        # All else goes with the state, in one commit: until then the store is an empty one.
+        self._leases.changed = set(self._leases.records())
         self._put_ids.changed = dict(self._put_ids.items())
+        for task in groups.engine.tasks.values():
+            task.log.new = task.log.records()
         columns.dirty = set(columns.alive().tolist())
 
     async def _take_over_references(self, saved: Saved) -> None:
@@ -296,9 +289,11 @@ class Disk:
             await self._write(Change(facts=[(OBJECT, number, blob)]))
 
     def forget_interrupted(self) -> None:
-        """Let all go that a resume wrote which did not come to its end."""
-        self._leftovers += [row[0] for row in self.store.rows()]
-        self._taken_over += [(OBJECT, number, None) for number, _ in self.store.facts(OBJECT)]
+        """Let all go that a resume wrote which did not come to its end; by itself, since these uids will be used."""
+        uids = [row[0] for row in self.store.rows()]
+        objects: list[Fact] = [(OBJECT, number, None) for number, _ in self.store.facts(OBJECT)]
+        if uids or objects:
+            self.store.write(Change(gone=uids, facts=objects), lambda _: None)
 
     async def _write(self, change: Change) -> None:
         commit = _Commit(self._waits.signal())

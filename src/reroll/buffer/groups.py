@@ -244,7 +244,7 @@ class Groups(Expiring):
         columns = self.engine.columns
         back = np.setdiff1d(back, gone)
         rolled = back[np.isin(columns.status[back], RETURNING)]
-        self.out.returned = set(columns.uid[rolled].tolist())
+        self.out.returned |= set(columns.uid[rolled].tolist())
 
     def come_back(self, back: IntArray, gone: IntArray) -> None:
         """Follow a rewind: groups that were consumed are here again, others had to go for them."""

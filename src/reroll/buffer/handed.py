@@ -8,7 +8,7 @@ import numpy as np
 
 from reroll.buffer.group import Group
 from reroll.engine.columns import IntArray
-from reroll.engine.task import Task
+from reroll.engine.task import COMPLETED, Task
 from reroll.engine.uses import Used
 from reroll.rollout.staleness import write_staleness
 from reroll.sample import SampleInfo
@@ -57,7 +57,11 @@ class Handed:
         # A copy of each list would touch hundreds of rollouts that nobody needs to look at here.
         hand = Group.handed_over if self.leaves else Group.shown
         step = self.step
-        shown = [hand(group, step, told) for group, told in zip(self.groups, self.told, strict=True)]
+        shown = [
+            # What expired since, while this was being written, is still what the trainer was to get.
+            list(group.items) if group.is_stale and self.status == COMPLETED else hand(group, step, told)
+            for group, told in zip(self.groups, self.told, strict=True)
+        ]
         for place in self.ahead if step is not None else ():
             group = self.groups[place]
             if any(

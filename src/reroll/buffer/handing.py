@@ -120,6 +120,7 @@ class HandingOut(Shell):
                 prepare=lambda: self._learn_steps([task], step),
             )
         if not count:
+            await self._written()  # the step
             return []
         handed = self._groups.sample(task, count, replace=replace)
         self._waits.wake()

@@ -69,6 +69,7 @@ class Putting(Shell):
         checked_id("put_id", put_id)
         is_reserved = self._reservations.check(reservation, task_name)
         if put_id is not None and put_id in self._put_ids:
+            await self._written()  # the first one may still wait for that
             return self._put_ids[put_id]
         if (
             type(items) is list or (not isinstance(items, str) and isinstance(items, Sequence))
@@ -120,6 +121,7 @@ class Putting(Shell):
         if (
             put_id is not None and put_id in self._put_ids
         ):  # carried out by another call while this one waited
+            await self._written()
             return self._put_ids[put_id]
         stored = self._groups.put(plan, wait=not is_reserved)
         if reservation is not None:

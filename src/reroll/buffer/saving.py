@@ -74,6 +74,7 @@ class Saving(Shell):
             )
         )
         self._become(memory)
+        self._come_home()
         damaged = self._groups.slots(uid for uid in lost if self._groups.slot_of(uid) is not None)
         self._groups.give_up(damaged)
         if self._disk is not None:

@@ -74,6 +74,7 @@ class Shell:
             self._become(memory)  # rows that come home are written with the next change
             self._leases.changed, self._put_ids.changed = set(), {}
         self._disk = disk
+        self._come_home()  # only now, so that it is written down as any other change
 
     def _become(self, memory: Memory) -> None:
         """Be what is remembered. Raises InvalidConfig, and changes nothing, if the configuration is another."""
@@ -85,6 +86,10 @@ class Shell:
         self._leases.restore(memory.small["last_lease"], memory.leases)
         self._reservations.last = memory.small["last_reservation"]
         self._put_ids.restore(memory.put_ids)
+        self._groups.out.returned = set(memory.small["returned"])
+
+    def _come_home(self) -> None:
+        """Let groups be back that were lent or out: whoever had them is no more."""
         self._groups.come_home(*bring_home(self._engine))
 
     def _rest(self) -> dict[str, Any]:
@@ -94,6 +99,7 @@ class Shell:
             "rules": self._groups.rules_state(),
             "last_lease": self._leases.last,
             "last_reservation": self._reservations.last,
+            "returned": sorted(self._groups.out.returned),
         }
 
     async def _written(self) -> None:
