@@ -108,15 +108,17 @@ class Changing(Shell):
     ) -> None:
         """Give the rollouts of a group fields that come late, such as `reward=[1.0, 0.0]`: one value for each.
 
-        A field that a rollout does not have goes into its `extra_fields`. Raises UnknownUid, InvalidArgument.
+        A field that a rollout does not have goes into its `extra_fields`. Raises UnknownUid, InvalidArgument; NotStorable
+        where groups are kept on disk, and nothing has changed then.
         """
         self._check_open()
-        self._groups.patch(uid, fields, tags)
-        if self._disk is not None:
-            group = self._groups.find(uid)
-            assert group is not None  # noqa: S101  (it was just patched)
-            self._disk.add(uid, self._disk.encode(group.items))
-            await self._disk.written()
+        if self._disk is None:
+            self._groups.patch(uid, fields, tags)
+            return
+        disk, blobs = self._disk, list[bytes]()
+        self._groups.patch(uid, fields, tags, lambda items: blobs.append(disk.encode(items)))
+        disk.add(uid, blobs[0])
+        await disk.written()
 
     async def set_rate_limiter(self, task_name: str, rate_limiter: Limiter) -> None:
         """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed."""

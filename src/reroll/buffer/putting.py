@@ -84,7 +84,10 @@ class Putting(Shell):
             tags=tags,
             uid=uid,
         )
-        blob = b"" if self._disk is None else self._disk.encode(plan.items)
+        blob = b""
+        if self._disk is not None:
+            blob = self._disk.encode(plan.items)
+            self._disk.check_ids(plan.summary.group_id, put_id)
         queue = ("put", task_name)
         # Who need not wait is spared the way there, which is a tenth of a put.
         may_wait = not is_reserved and plan.decide().status is Status.COMPLETED

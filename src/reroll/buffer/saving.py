@@ -7,14 +7,13 @@ from typing import Any, Literal
 from reroll.buffer.arguments import checked_step
 from reroll.buffer.disk import Damaged
 from reroll.buffer.group import Group
-from reroll.buffer.recording import Memory, read
+from reroll.buffer.recording import Memory, read, read_rollouts
 from reroll.buffer.references import References
 from reroll.buffer.shell import Shell
 from reroll.buffer.snapshot import Snapshot
-from reroll.codec import decode
 from reroll.engine.rewinding import check_rewind, commit, rewind
 from reroll.errors import CorruptData, InvalidArgument, NotEmpty
-from reroll.store import Saved, open_saved, write_checkpoint
+from reroll.store import Saved, find_saved, open_saved, write_checkpoint
 
 
 class Saving(Shell):
@@ -56,7 +55,7 @@ class Saving(Shell):
         if on_corrupt not in ("raise", "skip"):
             raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
         self._check_unused()
-        references = References() if self._disk is None else self._disk.references
+        references = References(allow_pickle=self._allow_pickle)
         memory, lost = await self._waits.aside(
             lambda: _load(
                 path,
@@ -68,11 +67,12 @@ class Saving(Shell):
         )
         self._check_open()
         self._check_unused()
-        self._become(memory)
-        damaged = self._groups.slots(uid for uid in lost if self._groups.slot_of(uid) is not None)
-        self._groups.give_up(damaged)
+        self._become(memory, find_saved(path))
+        self._groups.give_up(
+            self._groups.all_slots(uid for uid in lost if self._groups.find(uid) is not None)
+        )
         if self._disk is not None:
-            await self._disk.take_over(path)
+            await self._disk.take_over(path, references)
         self._changed()
         await self._written()
 
@@ -137,12 +137,15 @@ def _load(
 ) -> tuple[Memory, list[int]]:
     """Return what was saved, with the rollouts if they are kept in memory, and the uids of those that are damaged."""
     with open_saved(path) as saved:
-        memory = read(saved)
+        skip = on_corrupt == "skip"
+        memory = read(saved, skip=skip, allow_pickle=allow_pickle)
         if memory is None:
             raise CorruptData(f"{saved.path} holds no buffer; name the directory that one was saved to")
         references.restore(saved.facts("ref"))
+        if not keep:
+            references.write_again()
         lost: list[int] = []
-        for group, items in _payloads(saved, memory.groups, references, allow_pickle):
+        for group, items in _payloads(saved, memory.groups, references, skip, allow_pickle):
             if isinstance(items, CorruptData):
                 if on_corrupt == "raise":
                     raise CorruptData(
@@ -156,18 +159,19 @@ def _load(
 
 
 def _payloads(
-    saved: Saved, groups: list[Group], references: References, allow_pickle: bool
+    saved: Saved, groups: list[Group], references: References, skip: bool, allow_pickle: bool
 ) -> Iterator[tuple[Group, Any]]:
     by_uid = {group.uid: group for group in groups}
-    for uid, blob in saved.all_payloads():
+    damaged: list[int] = []
+    for uid, blob in saved.all_payloads(damaged.append):
         group = by_uid.pop(uid, None)
-        if group is None:
+        if group is not None:
+            yield group, read_rollouts(blob, group, saved.path, refs=references, allow_pickle=allow_pickle)
+        elif not skip:
             raise CorruptData(
-                f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy"
+                f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy, or resume with "
+                'on_corrupt="skip" to leave them out'
             )
-        try:
-            yield group, decode(blob, refs=references, allow_pickle=allow_pickle)
-        except CorruptData as error:
-            yield group, error
     for group in by_uid.values():
-        yield group, CorruptData("its rollouts are missing")
+        what = "were altered" if group.uid in damaged else "are missing"
+        yield group, CorruptData(f"its rollouts {what}")

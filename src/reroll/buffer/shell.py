@@ -3,7 +3,10 @@
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from reroll.buffer.disk import Damaged, Disk
 from reroll.buffer.groups import Groups
@@ -12,8 +15,9 @@ from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservations
+from reroll.buffer.written import trusting_nothing
 from reroll.engine.rewinding import bring_home
-from reroll.engine.state import restore
+from reroll.engine.state import restore, write_off
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
 from reroll.store import Store
@@ -54,10 +58,7 @@ class Shell:
 
     def _keep_in(self, store: Store, max_resident_bytes: int | None, on_corrupt: Damaged) -> None:
         """Be what a store holds, and write every change to it from now on."""
-        memory = read(store)
-        interrupted = [row[0] for row in store.rows()] if memory is None else []
-        if memory is not None:
-            self._become(memory)
+        memory = read(store, skip=on_corrupt == "skip", allow_pickle=self._allow_pickle)
         disk = Disk(
             store,
             self._groups,
@@ -70,13 +71,32 @@ class Shell:
             allow_pickle=self._allow_pickle,
         )
         disk.references.restore(store.facts("ref"))
-        self._engine.columns.gone += interrupted  # of a resume that did not come to its end
+        if memory is None:
+            gone = [row[0] for row in store.rows()]  # of a resume that did not come to its end
+        else:
+            self._become(memory, store.path)
+            gone = memory.leftovers
+            if gone:
+                gone += np.setdiff1d(store.payload_uids(), [group.uid for group in memory.groups]).tolist()
+        self._engine.columns.gone += gone
         self._groups.keepers.append(disk)
         self._disk = disk
 
-    def _become(self, memory: Memory) -> None:
-        """Be what is remembered. Raises InvalidConfig, and changes nothing, if the configuration is another."""
-        restore(self._engine, memory.engine)
+    def _become(self, memory: Memory, path: Path) -> None:
+        """Be what is remembered in a file.
+
+        Raises InvalidConfig if the configuration is another, CorruptData for what cannot be: nothing has changed then.
+        """
+        before = dict(vars(self._engine))
+        try:
+            with trusting_nothing(path):
+                restore(self._engine, memory.engine)
+                home = bring_home(self._engine)
+                if memory.leftovers:
+                    write_off(self._engine)
+        except BaseException:
+            vars(self._engine).update(before)
+            raise
         self._groups.restore(memory.groups)
         self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = self._clock()
@@ -84,7 +104,7 @@ class Shell:
         self._leases.restore(memory.small["last_lease"], memory.leases)
         self._reservations.last = memory.small["last_reservation"]
         self._put_ids.restore(memory.put_ids)
-        self._groups.come_home(*bring_home(self._engine))
+        self._groups.come_home(*home)
 
     def _rest(self) -> dict[str, Any]:
         """Return what is to be remembered beside engine, groups, leases and put ids."""
