@@ -269,6 +269,18 @@ class Disk:
         self.store.write(change, done)
         await self._until(commit)
 
+    async def save(self, path: str | PathLike[str]) -> None:
+        """Save what is written; damaged groups raise CorruptData, or have no rollouts there."""
+        await self.written()
+        skip, copy = self._on_corrupt == "skip", self.store.begin_copy()
+        try:
+            await self._waits.aside(lambda: copy.run(path, _pass_over if skip else self._refuse))
+        finally:
+            copy.close()
+
+    def _refuse(self, uid: int) -> None:
+        raise _damaged(uid, self.store, CorruptData("its rollouts were altered"))
+
     # --- reading
 
     async def secure(self, groups: Sequence[Group]) -> set[int]:

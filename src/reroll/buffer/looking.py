@@ -17,7 +17,7 @@ from reroll.buffer.stats import Stats
 from reroll.engine.ledger import Amount
 from reroll.engine.rows import Row, find, rows_of
 from reroll.engine.task import STATUS_CODE
-from reroll.errors import InvalidArgument
+from reroll.errors import CorruptData, InvalidArgument
 from reroll.query import FIELDS, parse_query
 from reroll.query.values import typed
 from reroll.rollout import Status
@@ -66,11 +66,20 @@ class Looking(Shell):
         return rows[:limit]
 
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
-        """Return the rollouts of groups, in this order, without taking them. Raises UnknownUid (a KeyError)."""
+        """Return the rollouts of groups, in this order, without taking them.
+
+        Raises UnknownUid (a KeyError); CorruptData for those that were altered on disk, and are lost.
+        """
         self._check_open()
-        handed = self._groups.look(checked_uids(uids))
+        handed = self._groups.look(wanted := checked_uids(uids))
         shown = await self._deliver(handed, lambda: None)
-        return [group for groups in shown for group in groups]
+        found = [group for groups in shown for group in groups]
+        if len(found) < len(wanted):
+            lost = [uid for uid, given in zip(wanted, handed, strict=True) if not given.groups]
+            raise CorruptData(
+                f"groups {lost} are damaged, and were given up; the others are as they were, ask for those"
+            )
+        return found
 
     async def ledger(self) -> dict[str, dict[str, Amount]]:
         """Return, by task, where every group and token that was put is, or how it left."""

@@ -24,16 +24,12 @@ class Saving(Shell):
 
         One file, `replay_buffer.sqlite`, takes the place of the one that was there, as a whole: a crash leaves the old or
         the new one. Leases count as returned, reservations as released, groups that are out as back. Raises NotStorable
-        (naming the path inside a group), StoreFailed, StoreLocked: then the old file is untouched.
+        (naming the path inside a group), StoreFailed, StoreLocked, CorruptData for a group of a durable buffer that was
+        altered on disk: then the old file is untouched.
         """
         self._check_open()
         if self._disk is not None:
-            await self._disk.written()
-            copy = self._disk.store.begin_copy()
-            try:
-                await self._waits.aside(lambda: copy.run(path))
-            finally:
-                copy.close()
+            await self._disk.save(path)
             return
         snapshot = Snapshot(
             self._groups, self._leases, self._put_ids, self._rest(), allow_pickle=self._allow_pickle

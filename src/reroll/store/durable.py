@@ -265,11 +265,14 @@ class Copy:
     def __init__(self, saved: Saved) -> None:
         self._saved = saved
 
-    def run(self, directory: str | os.PathLike[str]) -> None:
-        """Write it as a checkpoint, verified on the way. From any thread; raises as `write_checkpoint`."""
-        write_checkpoint(directory, self._changes())
+    def run(self, directory: str | os.PathLike[str], damaged: Damaged | None = None) -> None:
+        """Write it as a checkpoint, verified on the way. From any thread; raises as `write_checkpoint`.
 
-    def _changes(self) -> Iterator[Change]:
+        Payloads that were altered raise `CorruptData`, or are told to `damaged` and left out.
+        """
+        write_checkpoint(directory, self._changes(damaged))
+
+    def _changes(self, damaged: Damaged | None) -> Iterator[Change]:
         saved = self._saved
         yield Change(state=saved.state)
         for kind in saved.kinds():
@@ -279,7 +282,7 @@ class Copy:
         rows = saved.rows()
         while part := list(islice(rows, 1000)):
             yield Change(rows=part)
-        for uid, blob in saved.all_payloads():
+        for uid, blob in saved.all_payloads(damaged):
             yield Change(payloads=[(uid, blob)])
 
     def close(self) -> None:
