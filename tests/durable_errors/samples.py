@@ -137,7 +137,7 @@ def replace_payload(directory: Path, uid: int, blob: bytes) -> None:
         connection.execute("UPDATE payloads SET blob = ?, seal = ? WHERE uid = ?", (blob, seal, uid))
 
 
-def replace_in_row(directory: Path, uid: int, **values: Any) -> None:
+def replace_in_row(directory: Path, uid: int, /, **values: Any) -> None:
     """Write values into a row, with the checksum that fits."""
     with opened(directory) as connection:
         for column, value in values.items():
@@ -164,6 +164,7 @@ def replace_fact(directory: Path, kind: str, key: Any, value: Any) -> None:
     """Write other bytes in place of the first fact of a kind, with their checksum."""
     with opened(directory) as connection:
         (seq,) = connection.execute("SELECT min(seq) FROM facts WHERE kind = ?", (kind,)).fetchone()
+        connection.execute("DELETE FROM facts WHERE kind = ? AND key = ? AND seq <> ?", (kind, key, seq))
         values = (key, value, seals.seal_of(kind, key, value), seq)
         connection.execute("UPDATE facts SET key = ?, value = ?, crc = ? WHERE seq = ?", values)
 

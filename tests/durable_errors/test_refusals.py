@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from durable_errors.samples import TASK, check_books, filled, group, kept, saved
-from reroll import InvalidArgument, Mixture, NotEmpty, NotStorable, Rollout, StalenessWindow
+from reroll import InvalidArgument, Mixture, NotEmpty, NotStorable, Rollout, StalenessWindow, register
 
 
 class Environment:
@@ -135,12 +135,10 @@ class Foreign:
     response_model_steps: object = None
 
 
-def test_a_group_id_that_only_the_row_has(make, tmp_path):
-    from reroll import register  # noqa: PLC0415  (once, for this class)
-    from reroll.codec.registry import BY_TYPE  # noqa: PLC0415
+register(Foreign, encode=lambda foreign: [foreign.status, foreign.response_ids], decode=lambda s: Foreign(*s))
 
-    if Foreign not in BY_TYPE:
-        register(Foreign, encode=lambda f: [f.status, f.response_ids], decode=lambda s: Foreign(*s))
+
+def test_a_group_id_that_only_the_row_has(make, tmp_path):
     buffer = make()
     buffer.put([Foreign("completed", [1], Key(1))], TASK)
     with pytest.raises(NotStorable, match=r"^group 1: group_id: Key is not registered"):

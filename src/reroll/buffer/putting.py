@@ -85,7 +85,9 @@ class Putting(Shell):
             uid=uid,
         )
         blob = b""
-        if self._disk is not None:
+        if self._disk is None:
+            self._storable.look(plan.items)
+        else:
             blob = self._disk.encode(plan.items)
             self._disk.check_ids(plan.summary.group_id, put_id)
         queue = ("put", task_name)

@@ -15,6 +15,7 @@ from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservations
+from reroll.buffer.storable import Storable
 from reroll.buffer.written import trusting_nothing
 from reroll.engine.rewinding import bring_home
 from reroll.engine.state import restore, write_off
@@ -49,6 +50,7 @@ class Shell:
         self._reservations = Reservations()
         self._disk: Disk | None = None
         self._allow_pickle = allow_pickle
+        self._storable = Storable(allow_pickle=allow_pickle)
         waits.next_event = self._next_event
         groups.flow.started = clock()
         if store is not None:
