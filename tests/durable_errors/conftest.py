@@ -11,6 +11,14 @@ from durable_errors.samples import Plain, config
 from reroll.errors import RerollError
 
 
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk():
+    """No machine crashes here, so nothing need reach a disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 async def _awaited(call):
     return await call
 

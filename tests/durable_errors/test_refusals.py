@@ -37,7 +37,9 @@ def test_a_put_that_cannot_be_stored(make, tmp_path):
     buffer = filled(make, store=tmp_path)
     before = tracked(buffer)
     items = unstorable()
-    with pytest.raises(NotStorable, match=r"^rollouts\[3\].extra_fields\['env'\]: Environment is not registered"):
+    with pytest.raises(
+        NotStorable, match=r"^rollouts\[3\].extra_fields\['env'\]: Environment is not registered"
+    ):
         buffer.put(items, TASK, model_step=9, current_train_step=12, stale_threshold=1, put_id="again")
     assert tracked(buffer) == before
     assert [item.group_uid for item in items] == [None] * 4
@@ -90,7 +92,9 @@ def test_tags_that_cannot_be_stored(make, tmp_path):
 def test_a_patch_that_cannot_be_stored(make, tmp_path):
     buffer = filled(make, store=tmp_path)
     before = tracked(buffer)
-    with pytest.raises(NotStorable, match=r"^rollouts\[2\].extra_fields\['env'\]: Environment is not registered"):
+    with pytest.raises(
+        NotStorable, match=r"^rollouts\[2\].extra_fields\['env'\]: Environment is not registered"
+    ):
         buffer.patch(3, reward=[9.0] * 4, env=[1, 2, Environment(), 4], tags={"part": "b"})
     with pytest.raises(NotStorable, match=r"^rollouts\[0\].message: "):
         buffer.patch(3, message=[Environment()] * 4)

@@ -38,7 +38,9 @@ class Storable:
         )
         if found is not None and found.cls not in self._seen:
             warnings.warn(
-                f"this group could not be saved: {found.path}: {found.reason}", UnstorableWarning, stacklevel=4
+                f"this group could not be saved: {found.path}: {found.reason}",
+                UnstorableWarning,
+                stacklevel=4,
             )
             self._seen.add(found.cls)
 

@@ -242,6 +242,6 @@ class Task:
 
 def _kind(spec: SelectorSpec) -> str:
     """Return the type of a selector, with those of the selectors that it is made of: states of other kinds do not fit."""
-    names = [one.name for one in fields(spec)] if is_dataclass(spec) else []
+    names: list[str] = [one.name for one in fields(spec)] if is_dataclass(spec) else []
     parts = [f"{name}={_kind(part)}" for name in names if hasattr(part := getattr(spec, name), "build")]
     return f"{spec.type}({', '.join(parts)})" if parts else spec.type
