@@ -11,6 +11,7 @@ group          one group: its rollouts, and what is known of each
 put            a put as a plan: decided without changing anything, carried out in one step
 signals        what a group is worth training on
 patch          late fields
+storable       whether what is put could be saved
 out            groups that producers took to roll them again
 leases, batch  groups that are consumed when their holder says so
 reservations   groups that producers may start

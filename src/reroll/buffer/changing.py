@@ -108,29 +108,28 @@ class Changing(Shell):
     ) -> None:
         """Give the rollouts of a group fields that come late, such as `reward=[1.0, 0.0]`: one value for each.
 
-        A field that a rollout does not have goes into its `extra_fields`. Raises UnknownUid, InvalidArgument.
+        A field that a rollout does not have goes into its `extra_fields`. Raises UnknownUid, InvalidArgument; NotStorable
+        where groups are kept on disk, and nothing has changed then.
         """
         self._check_open()
         if self._disk is None:
             self._groups.patch(uid, fields, tags)
             return
         # What cannot be stored is refused, and what references stand for is fetched, before anything changes.
-        late = await self._disk.encode(
-            [list(v) for v in fields.values() if isinstance(v, Sequence | np.ndarray)]
-        )
+        disk = self._disk
+        encoded = [
+            await disk.encode([list(v) for v in fields.values() if isinstance(v, Sequence | np.ndarray)])
+        ]
         try:
             if (group := self._groups.find(uid)) is not None:
-                await self._disk.fetch([group])
+                await disk.fetch([group])
             self._check_open()
-            self._groups.patch(uid, fields, tags)
-            group = self._groups.find(uid)
-            assert group is not None  # noqa: S101  (it was just patched)
-            encoded = self._disk.encode_now(group.items)
-            self._disk.add(uid, encoded)
-            encoded.held.release()
+            self._groups.patch(uid, fields, tags, lambda items: encoded.append(disk.encode_now(items)))
+            disk.add(uid, encoded[-1])
         finally:
-            late.held.release()
-        await self._disk.written()
+            for one in encoded:
+                one.held.release()
+        await disk.written()
 
     async def set_rate_limiter(self, task_name: str, rate_limiter: Limiter) -> None:
         """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed."""

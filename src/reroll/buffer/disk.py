@@ -19,11 +19,19 @@ from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
 from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
-from reroll.buffer.recording import write_put_id, write_rows, write_small, write_use
+from reroll.buffer.recording import (
+    read_rollouts,
+    write_group_id,
+    write_put_id,
+    write_rows,
+    write_small,
+    write_use,
+)
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
-from reroll.codec import decode, encode
-from reroll.errors import CorruptData, NotStorable, RerollError
+from reroll.codec import encode
+from reroll.errors import CorruptData, NotStorable, RerollError, StoreFailed
 from reroll.store import MAX_PAYLOAD_BYTES, Change, Fact, Saved, Store, open_saved
+from reroll.store.connections import failed
 from reroll.waiting import Signal, Waits
 
 Damaged = Literal["raise", "skip"]
@@ -79,6 +87,7 @@ class Disk:
         self._references = References(lambda number: store.fact(OBJECT, number), allow_pickle=allow_pickle)
         self._references.restore(store.facts(HOLDER))
         self._taken_over: list[Fact] = []  # facts that are written with the next state
+        self._error: RerollError | None = None
         self._blobs: dict[int, bytes] = {}  # by uid, not yet handed to the store
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
@@ -99,15 +108,11 @@ class Disk:
 
     # --- writing
 
-    async def encode(
-        self, items: Sequence[Any], put_id: Any = None, deadline: float | None = None
-    ) -> Encoded:
+    async def encode(self, items: Sequence[Any], deadline: float | None = None) -> Encoded:
         """Return rollouts as bytes, when what their references stand for is here as well.
 
-        Raises NotStorable, with the path to what cannot be stored, also for a put id; and WaitTimeout.
+        Raises NotStorable, with the path to what cannot be stored, and WaitTimeout.
         """
-        if put_id is not None:
-            write_put_id(put_id)
         encoded = self._encode(items)
         if self._references.missing(encoded.held):
             try:
@@ -136,6 +141,13 @@ class Disk:
             raise
         return Encoded(blob, held)
 
+    def check_ids(self, group_id: Any, put_id: Any) -> None:
+        """Raise NotStorable for ids that could not be written."""
+        if group_id is not None and type(group_id) is not str:
+            write_group_id(group_id, allow_pickle=self._allow_pickle)
+        if put_id is not None and type(put_id) is not str:
+            write_put_id(put_id, allow_pickle=self._allow_pickle)
+
     def add(self, uid: int | None, encoded: Encoded) -> None:
         """Let the rollouts of a group that was just put or changed be written with its row."""
         if uid is not None and (slot := self._groups.slot_of(uid)) is not None:
@@ -145,11 +157,12 @@ class Disk:
 
     def raise_if_failed(self) -> None:
         """Raise StoreFailed if nothing can be written any more."""
-        if (error := self.store.error) is not None:
+        if (error := self._error or self.store.error) is not None:
             raise error
 
     async def written(self) -> None:
         """Return when all that changed so far is written. Raises StoreFailed."""
+        self.raise_if_failed()
         if self._now is not None and self._now.is_over:
             self._finish()  # the loop that it was to be told to is over
         if not self._has_changed():
@@ -196,11 +209,12 @@ class Disk:
         if self._pinned and not self._pinned.keys().isdisjoint(self._groups.engine.columns.gone):
             return  # somebody still reads what goes, and starts this as soon as it has it
         self._next, self._now = None, commit
-        change = self._gather(commit)
         try:
-            self.store.write(change, lambda error: self._done(commit, error))
-        except RerollError as error:
-            self._done(commit, error)
+            self.raise_if_failed()
+            self.store.write(self._gather(commit), lambda error: self._done(commit, error))
+        except Exception as error:  # noqa: BLE001  (whatever it was, whoever waits is told)
+            self._error = self._error or failed(error, self.store.path)
+            self._done(commit, self._error)
 
     def _done(self, commit: _Commit, error: BaseException | None) -> None:
         """Learn, in the thread of the store, that a commit is over."""
@@ -226,7 +240,7 @@ class Disk:
         gone = columns.gone
         self._last_state = self._state()
         change = Change(
-            rows=write_rows(groups.engine, slots, dirty),
+            rows=write_rows(groups.engine, slots, dirty, allow_pickle=self._allow_pickle),
             gone=gone,
             payloads=list(self._blobs.items()),
             facts=[*self._facts(gone)],
@@ -243,7 +257,8 @@ class Disk:
         self._leases.changed = set()
         for put_id, uid in (self._put_ids.changed or {}).items():
             kept = put_id in self._put_ids
-            yield "put_id", write_put_id(put_id), msgspec.msgpack.encode(uid) if kept else None
+            key = write_put_id(put_id, allow_pickle=self._allow_pickle)
+            yield "put_id", key, msgspec.msgpack.encode(uid) if kept else None
         self._put_ids.changed = {}
         for name, task in self._groups.engine.tasks.items():
             for number, used in task.log.new.items():
@@ -258,26 +273,35 @@ class Disk:
     async def take_over(self, path: str | PathLike[str]) -> None:
         """Let the store hold all groups of this buffer, whose rollouts were saved elsewhere; the rest follows as usual."""
         self.watch()
+        try:
+            await self._copy_payloads(path)
+        except BaseException as error:
+            self._error = self.store.error or StoreFailed(
+                f"{self.store.path} does not hold what was to be resumed ({type(error).__name__}: {error}): open it "
+                "again, where it is empty, and resume once more"
+            )
+            raise
         groups, columns = self._groups, self._groups.engine.columns
+        # All of this is written with the state, in one commit: until then, the store is as it was before.
+        self._leases.changed = set(self._leases.records())
+        self._put_ids.changed = dict(self._put_ids.items())
+        for task in groups.engine.tasks.values():
+            task.log.new = task.log.records()
+        columns.dirty = set(columns.alive().tolist())
+
+    async def _copy_payloads(self, path: str | PathLike[str]) -> None:
+        groups = self._groups
         with await self._waits.aside(lambda: open_saved(path)) as saved:
-            blobs = saved.all_payloads()
+            blobs = saved.all_payloads(_pass_over)
             while True:
                 some = await self._waits.aside(lambda: list(islice(blobs, _AT_ONCE)))
                 if not some:
                     break
                 here = [(uid, blob) for uid, blob in some if groups.find(uid) is not None]
                 slots = groups.all_slots(uid for uid, _ in here)
-                change = Change(
-                    rows=write_rows(groups.engine, slots, groups.groups(slots)), payloads=list(here)
-                )
-                await self._write(change)
+                rows = write_rows(groups.engine, slots, groups.groups(slots), allow_pickle=self._allow_pickle)
+                await self._write(Change(rows=rows, payloads=list(here)))
             await self._take_over_references(saved)
-        # All else goes with the state, in one commit: until then the store is an empty one.
-        self._leases.changed = set(self._leases.records())
-        self._put_ids.changed = dict(self._put_ids.items())
-        for task in groups.engine.tasks.values():
-            task.log.new = task.log.records()
-        columns.dirty = set(columns.alive().tolist())
 
     async def _take_over_references(self, saved: Saved) -> None:
         known = self._groups.find
@@ -304,6 +328,18 @@ class Disk:
 
         self.store.write(change, done)
         await self._until(commit)
+
+    async def save(self, path: str | PathLike[str]) -> None:
+        """Save what is written; damaged groups raise CorruptData, or have no rollouts there."""
+        await self.written()
+        skip, copy = self._on_corrupt == "skip", self.store.begin_copy()
+        try:
+            await self._waits.aside(lambda: copy.run(path, _pass_over if skip else self._refuse))
+        finally:
+            copy.close()
+
+    def _refuse(self, uid: int) -> None:
+        raise _damaged(uid, self.store, CorruptData("its rollouts were altered"))
 
     # --- reading
 
@@ -341,7 +377,7 @@ class Disk:
         uids = sorted(missing)
         self._pinned.update(uids)
         try:
-            loaded = await self._waits.aside(lambda: self._read(uids))
+            loaded = await self._waits.aside(lambda: self._read(missing.values()))
         finally:
             self._pinned.subtract(uids)
             self._pinned = +self._pinned
@@ -351,20 +387,23 @@ class Disk:
 
     def load(self, groups: Sequence[Group]) -> None:
         """Let groups have their rollouts, here and now."""
-        loaded = self._read([group.uid for group in groups])
+        loaded = self._read(groups)
         for group in groups:
             if not self._load(group, loaded[group.uid]):
-                raise _damaged(group.uid, self.store, None)
+                raise _damaged(group.uid, self.store, loaded[group.uid])
 
-    def _read(self, uids: Sequence[int]) -> dict[int, Any]:
+    def _read(self, groups: Iterable[Group]) -> dict[int, Any]:
         """Return rollouts by uid, or the error of those that are damaged."""
         loaded: dict[int, Any] = {}
-        for uid in uids:
+        for group in sorted(groups, key=lambda group: group.uid):
             try:
-                (blob,) = self.store.read([uid])
-                loaded[uid] = decode(blob, refs=self._references, allow_pickle=self._allow_pickle)
+                (blob,) = self.store.read([group.uid])
             except CorruptData as error:
-                loaded[uid] = error
+                loaded[group.uid] = error
+            else:
+                loaded[group.uid] = read_rollouts(
+                    blob, group, self.store.path, refs=self._references, allow_pickle=self._allow_pickle
+                )
         return loaded
 
     def _load(self, group: Group, loaded: Any) -> bool:
@@ -418,7 +457,11 @@ class Disk:
         self._resident -= self._sizes.pop(uid, 0)
 
 
-def _damaged(uid: int, store: Store, error: CorruptData | None) -> CorruptData:
+def _pass_over(uid: int) -> None:
+    """A payload that was altered: its group is lost already."""
+
+
+def _damaged(uid: int, store: Store, error: CorruptData) -> CorruptData:
     return CorruptData(
         f"group {uid} in {store.path} is damaged ({error}); delete([{uid}]) removes it, and a buffer with "
         'on_corrupt="skip" passes such groups over and counts them as lost'

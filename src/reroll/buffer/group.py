@@ -72,9 +72,7 @@ class Group:
     def __init__(self, uid: int, items: list[Any], summary: GroupSummary, told_at: int | None = None) -> None:
         self.uid = uid
         self.items = items
-        self._stale_at: int | None = (
-            None  # the step at which all members expired, if they are not emptied yet
-        )
+        self._stale_at: int | None = None
         # What was done to the rollouts since they were encoded; written down where they are kept on disk.
         self.applied = _NOTHING
         self.emptied: dict[int, int] | None = None
@@ -92,6 +90,11 @@ class Group:
         self.trainable = summary.member_newest_trainable
         self.version_tokens = summary.version_tokens
         self.measure = summary.measure
+
+    @property
+    def stale_at(self) -> int | None:
+        """The step at which all members expired, if they are not emptied yet."""
+        return self._stale_at
 
     def prompt_tokens(self) -> int:
         """Return how many tokens are left when all members are emptied."""

@@ -5,7 +5,7 @@ or a typed error before anything has changed.
 """
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -327,15 +327,24 @@ class Groups(Expiring):
         """Give up groups that are out, and count them as deleted; others are passed over."""
         return self.delete(self.slots(uid for uid in dict.fromkeys(uids) if uid in self.out))
 
-    def patch(self, uid: int, fields: Mapping[str, Sequence[Any]], tags: Mapping[str, Scalar] | None) -> None:
-        """Give members late fields, one value a member, and update the row. Raises UnknownUid, InvalidArgument."""
+    def patch(
+        self,
+        uid: int,
+        fields: Mapping[str, Sequence[Any]],
+        tags: Mapping[str, Scalar] | None,
+        accept: Callable[[Sequence[Any]], None] | None = None,
+    ) -> None:
+        """Give members late fields, one value a member, and update the row. Raises UnknownUid, InvalidArgument.
+
+        `accept` sees the rollouts as they would be, and raises InvalidArgument if they cannot be so.
+        """
         (slot,) = self.slots([uid]).tolist()
         columns, group = self.engine.columns, self._group(slot)
         checked_tags = _checked_tags(tags)
         (handed,) = self.look([uid])
         self.load(handed.groups)
         self.show(handed)  # members that expired are emptied first
-        patch_members(group.items, fields)
+        patch_members(group.items, fields, accept)
         summary = summarize(group.items)
         group.learn(summary)
         row = row_of(summary)

@@ -41,9 +41,6 @@ class Held:
     """Of a lease that ended by time: the groups that somebody else got since."""
 
 
-_read_held = msgspec.msgpack.Decoder(Held | None).decode
-
-
 class Leases:
     """All leases of a buffer. Told the time, never waits."""
 
@@ -174,11 +171,10 @@ class Leases:
         known = sorted({*self._open, *self._ended, *self._acked})
         return {lease: record for lease in known if (record := self.record(lease)) is not None}
 
-    def restore(self, last: int, records: Mapping[int, bytes]) -> None:
+    def restore(self, last: int, known: Mapping[int, Held | None]) -> None:
         """Become what was written down; whoever held a lease then is no more, but may still acknowledge it."""
         self.last = last
-        for lease, record in records.items():
-            held = _read_held(record)
+        for lease, held in known.items():
             if held is None:
                 self._remember(lease)
             else:

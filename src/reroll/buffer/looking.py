@@ -69,7 +69,10 @@ class Looking(Shell):
         return rows[:limit]
 
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
-        """Return the rollouts of groups, in this order, without taking them. Raises UnknownUid (a KeyError)."""
+        """Return the rollouts of groups, in this order, without taking them.
+
+        Raises UnknownUid (a KeyError); CorruptData for those that were altered on disk, and are lost.
+        """
         self._check_open()
         shown = await self._show(self._groups.look(checked_uids(uids)))
         return [group for groups in shown for group in groups]

@@ -1,6 +1,6 @@
 """Late fields: rewards or reference log-probs that arrive after the group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from reroll.errors import InvalidArgument
@@ -21,10 +21,14 @@ _FIXED: Final = frozenset(
 )
 
 
-def patch_members(items: Sequence[Any], fields: Mapping[str, Sequence[Any]]) -> None:
+def patch_members(
+    items: Sequence[Any],
+    fields: Mapping[str, Sequence[Any]],
+    accept: Callable[[Sequence[Any]], None] | None = None,
+) -> None:
     """Give each rollout its value of each field: as attribute where it has one, else in its `extra_fields`.
 
-    Raises InvalidArgument, and leaves all rollouts as they were, if one cannot take it.
+    Raises InvalidArgument, and leaves all rollouts as they were, if one cannot take it, or `accept` raises that.
     """
     for name, values in fields.items():
         if name in _FIXED:
@@ -45,6 +49,8 @@ def patch_members(items: Sequence[Any], fields: Mapping[str, Sequence[Any]]) -> 
                 undo.append((item, field, getattr(item, field)))
                 setattr(item, field, new)
         check(items)
+        if accept is not None:
+            accept(items)
     except Exception as error:
         for item, field, old in reversed(undo):
             setattr(item, field, old)

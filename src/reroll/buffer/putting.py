@@ -88,8 +88,10 @@ class Putting(Shell):
             uid=uid,
         )
         if self._disk is None:
+            self._storable.look(plan.items)
             return await self._carry_out(plan, put_id, reservation, deadline, is_reserved=is_reserved)
-        encoded = await self._disk.encode(plan.items, put_id, deadline)
+        self._disk.check_ids(plan.summary.group_id, put_id)
+        encoded = await self._disk.encode(plan.items, deadline)
         try:
             self._check_open()
             return await self._carry_out(

@@ -4,23 +4,25 @@ Rows change a few at a time, uses, leases and put ids are added and dropped, and
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
+from reroll.buffer import written
 from reroll.buffer.group import Group
-from reroll.codec import decode, encode
+from reroll.buffer.leases import Held
+from reroll.buffer.written import KIND, trusting_nothing
+from reroll.codec import Refs, decode, encode
 from reroll.engine.columns import PLACES, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.state import small_state_of
 from reroll.engine.task import STATUSES
 from reroll.engine.uses import Used
-from reroll.errors import CorruptData
+from reroll.errors import CorruptData, UnsupportedFormat
 from reroll.store import COLUMNS, Row
-
-KIND: Final = "replay buffer"
 
 _NUMBERS: Final = COLUMNS[4 : COLUMNS.index("group_id")]
 """The columns that are written as the engine has them."""
@@ -31,8 +33,10 @@ class Source(Protocol):
     """Where a buffer comes back from: a store, or something saved."""
 
     @property
+    def path(self) -> Path: ...
+    @property
     def state(self) -> bytes | None: ...
-    def rows(self) -> Iterator[Row]: ...
+    def rows(self, damaged: Callable[[int], None] | None = None) -> Iterator[Row]: ...
     def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]: ...
 
 
@@ -42,28 +46,37 @@ class Memory(NamedTuple):
     small: dict[str, Any]
     engine: dict[str, Any]
     groups: list[Group]
-    leases: dict[int, bytes]
+    leases: dict[int, Held | None]
     put_ids: dict[Any, int | None]
+    leftovers: list[int]
+    """Uids of rows that are none of its groups: they are damaged, or of a resume that did not come to its end."""
 
 
-def write_rows(engine: Engine, slots: IntArray, groups: Sequence[Group]) -> list[Row]:
+def write_rows(engine: Engine, slots: IntArray, groups: Sequence[Group], *, allow_pickle: bool) -> list[Row]:
     """Return rows as they are written down."""
     if not len(slots):
         return []
-    return rows_of_columns(engine.columns.rows(slots), list(engine.tasks), [g.record() for g in groups])
+    columns, records = engine.columns.rows(slots), [group.record() for group in groups]
+    return rows_of_columns(columns, list(engine.tasks), records, allow_pickle=allow_pickle)
 
 
-def rows_of_columns(columns: Mapping[str, Any], tasks: Sequence[str], records: Sequence[bytes]) -> list[Row]:
-    """Return rows as they are written down, from columns and what is known of their groups."""
+def rows_of_columns(
+    columns: Mapping[str, Any], tasks: Sequence[str], records: Sequence[bytes], *, allow_pickle: bool
+) -> list[Row]:
+    """Return rows as they are written down, from columns and what is known of their groups. Raises NotStorable."""
     named = (
         [tasks[code] for code in columns["task"].tolist()],
         [_STATUS_NAMES[code] for code in columns["status"].tolist()],
         [PLACES[code] for code in columns["place"].tolist()],
     )
     numbers = (columns[name].tolist() for name in _NUMBERS)
-    ids = [None if known is None else encode(known, root="group_id") for known in columns["group_id"]]
+    uids = columns["uid"].tolist()
+    ids = [
+        None if known is None else write_group_id(known, f"group {uid}: group_id", allow_pickle=allow_pickle)
+        for uid, known in zip(uids, columns["group_id"], strict=True)
+    ]
     tags = [None if known is None else json.dumps(known) for known in columns["tags"]]
-    return list(zip(columns["uid"].tolist(), *named, *numbers, ids, tags, records, strict=True))
+    return list(zip(uids, *named, *numbers, ids, tags, records, strict=True))
 
 
 def write_small(engine: Engine, others: Mapping[str, Any]) -> bytes:
@@ -75,32 +88,50 @@ def write_use(task_name: str, used: Used) -> bytes:
     return msgspec.msgpack.encode([task_name, used.step, *(part.tolist() for part in used[1:])])
 
 
-def write_put_id(put_id: Any) -> bytes:
+def write_group_id(group_id: Any, root: str = "group_id", *, allow_pickle: bool) -> bytes:
+    """Return the id that a user gave a group. Raises NotStorable."""
+    return encode(group_id, root=root, allow_pickle=allow_pickle)
+
+
+def write_put_id(put_id: Any, *, allow_pickle: bool) -> bytes:
     """Return the key of a put id. Raises NotStorable."""
-    return encode(put_id, root="put_id")
+    return encode(put_id, root="put_id", allow_pickle=allow_pickle)
 
 
-def read(source: Source) -> Memory | None:
-    """Return what a buffer was, without the rollouts; None if nothing was ever written. Raises CorruptData."""
+def read(source: Source, *, skip: bool = False, allow_pickle: bool = False) -> Memory | None:
+    """Return what a buffer was, without the rollouts; None if nothing was ever written.
+
+    Raises CorruptData, also for a row that was altered, unless such are to be skipped; UnsupportedFormat.
+    """
     if source.state is None:
         return None
-    small = msgspec.msgpack.decode(source.state, strict=False)
-    if not isinstance(small, dict) or small.get("kind") != KIND:
-        raise CorruptData("the state is not that of a replay buffer; name what a buffer was saved to")
-    engine = small.pop("engine")
-    rows = list(source.rows())
-    engine["rows"] = _read_rows(rows, list(engine["tasks"]))
-    engine["uses"] = _read_uses(source.facts("uses"))
-    return Memory(
-        small,
-        engine,
-        [Group.from_record(row[0], row[-1]) for row in rows],
-        {int(lease): record for lease, record in source.facts("lease")},
-        {decode(key): msgspec.msgpack.decode(uid) for key, uid in source.facts("put_id")},  # type: ignore[arg-type]
-    )
+    with trusting_nothing(source.path):
+        small = written.small_state(source.state)
+        engine = small.pop("engine")
+        damaged: list[int] = []
+        rows = list(source.rows(damaged.append))
+        if damaged and not skip:
+            raise CorruptData(
+                f"the row of group {damaged[0]} was altered; restore the file from a copy, or leave such groups out with "
+                'on_corrupt="skip"'
+            )
+        if not engine["last_uid"]:  # these are of a resume that did not come to its end
+            rows, damaged = [], [*(row[0] for row in rows), *damaged]
+        known = dict(written.held(key, record, small["last_lease"]) for key, record in source.facts("lease"))
+        engine["rows"] = _read_rows(rows, list(engine["tasks"]), allow_pickle)
+        written.check_rows(engine["rows"], engine["last_uid"], known.values())
+        engine["uses"] = _read_uses(source.facts("uses"), engine["tasks"])
+        groups = [Group.from_record(row[0], row[-1]) for row in rows]
+        for group in groups:
+            written.check_group(group)
+        put_ids = {
+            decode(key, allow_pickle=allow_pickle): written.put_uid(uid)  # type: ignore[arg-type]
+            for key, uid in source.facts("put_id")
+        }
+        return Memory(small, engine, groups, known, put_ids, damaged)
 
 
-def _read_rows(rows: Sequence[Row], tasks: Sequence[str]) -> dict[str, Any]:
+def _read_rows(rows: Sequence[Row], tasks: Sequence[str], allow_pickle: bool) -> dict[str, Any]:
     columns: dict[str, Any] = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
     codes = {
         "task": {name: code for code, name in enumerate(tasks)},
@@ -112,15 +143,34 @@ def _read_rows(rows: Sequence[Row], tasks: Sequence[str]) -> dict[str, Any]:
         for name, code in codes.items():
             read[name] = np.array([code[value] for value in columns.get(name, ())], np.int64)
     except KeyError as error:
-        raise CorruptData(f"a row names {error}, which this buffer does not have") from None
-    read["group_id"] = [None if blob is None else decode(blob) for blob in columns.get("group_id", ())]
-    read["tags"] = [None if text is None else json.loads(text) for text in columns.get("tags", ())]
+        raise CorruptData(
+            f"a row names {error}, which this buffer does not have; restore it from a copy"
+        ) from None
+    read["group_id"] = [
+        None if blob is None else decode(blob, allow_pickle=allow_pickle)
+        for blob in columns.get("group_id", ())
+    ]
+    read["tags"] = [None if text is None else written.tags(text) for text in columns.get("tags", ())]
     return read
 
 
-def _read_uses(facts: Iterable[tuple[Any, bytes]]) -> dict[str, dict[int, Used]]:
+def _read_uses(facts: Iterable[tuple[Any, bytes]], tasks: Iterable[str]) -> dict[str, dict[int, Used]]:
     uses: dict[str, dict[int, Used]] = {}
     for number, record in facts:
-        task_name, step, *parts = msgspec.msgpack.decode(record)
-        uses.setdefault(task_name, {})[number] = Used(step, *(np.array(part, np.int64) for part in parts))
+        if not isinstance(number, int):
+            raise CorruptData(f"a use has the number {number!r}")
+        task_name, step, parts = written.use(record, tasks)
+        uses.setdefault(task_name, {})[number] = Used(step, *parts)
     return uses
+
+
+def read_rollouts(blob: bytes, group: Group, path: Path, *, refs: Refs, allow_pickle: bool) -> Any:
+    """Return the rollouts of a group, or a CorruptData that tells why they cannot be. Raises UnsupportedFormat."""
+    try:
+        return written.rollouts(decode(blob, refs=refs, allow_pickle=allow_pickle), group)
+    except CorruptData as error:
+        return error
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"group {group.uid} in {path}: {error}") from error
+    except MemoryError as error:
+        return CorruptData(f"its rollouts say that they need more memory than there is ({error})")

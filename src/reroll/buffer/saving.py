@@ -7,14 +7,14 @@ from typing import Any, Literal
 from reroll.buffer.arguments import checked_step
 from reroll.buffer.disk import Damaged
 from reroll.buffer.group import Group
-from reroll.buffer.recording import Memory, read
+from reroll.buffer.recording import Memory, read, read_rollouts
 from reroll.buffer.references import OBJECT, PutAgain, Whole
 from reroll.buffer.shell import Shell
 from reroll.buffer.snapshot import Snapshot
-from reroll.codec import Refs, decode
+from reroll.codec import Refs
 from reroll.engine.rewinding import check_rewind, commit, rewind
 from reroll.errors import CorruptData, InvalidArgument, NotEmpty
-from reroll.store import Saved, open_saved, write_checkpoint
+from reroll.store import Saved, find_saved, open_saved, write_checkpoint
 
 
 class Saving(Shell):
@@ -25,16 +25,12 @@ class Saving(Shell):
 
         One file, `replay_buffer.sqlite`, takes the place of the one that was there, as a whole: a crash leaves the old or
         the new one. Leases count as returned, reservations as released, groups that are out as back. Raises NotStorable
-        (naming the path inside a group), StoreFailed, StoreLocked: then the old file is untouched.
+        (naming the path inside a group), StoreFailed, StoreLocked, CorruptData for a group of a durable buffer that was
+        altered on disk: then the old file is untouched.
         """
         self._check_open()
         if self._disk is not None:
-            await self._disk.written()
-            copy = self._disk.store.begin_copy()
-            try:
-                await self._waits.aside(lambda: copy.run(path))
-            finally:
-                copy.close()
+            await self._disk.save(path)
             return
         snapshot = Snapshot(
             self._groups, self._leases, self._put_ids, self._rest(), allow_pickle=self._allow_pickle
@@ -73,10 +69,10 @@ class Saving(Shell):
                 allow_pickle=self._allow_pickle,
             )
         )
-        self._become(memory)
-        self._come_home()
-        damaged = self._groups.slots(uid for uid in lost if self._groups.slot_of(uid) is not None)
-        self._groups.give_up(damaged)
+        self._become(memory, find_saved(path))
+        self._groups.give_up(
+            self._groups.all_slots(uid for uid in lost if self._groups.find(uid) is not None)
+        )
         if self._disk is not None:
             await self._disk.take_over(path)
 
@@ -141,12 +137,13 @@ def _load(
 ) -> tuple[Memory, list[int]]:
     """Return what was saved, with the rollouts if they are kept in memory, and the uids of those that are damaged."""
     with open_saved(path) as saved:
-        memory = read(saved)
+        skip = on_corrupt == "skip"
+        memory = read(saved, skip=skip, allow_pickle=allow_pickle)
         if memory is None:
             raise CorruptData(f"{saved.path} holds no buffer; name the directory that one was saved to")
         lost: list[int] = []
         references = _references(saved, keep=keep, allow_pickle=allow_pickle)
-        for group, items in _payloads(saved, memory.groups, references, allow_pickle):
+        for group, items in _payloads(saved, memory.groups, references, skip, allow_pickle):
             if isinstance(items, CorruptData):
                 if on_corrupt == "raise":
                     raise CorruptData(
@@ -167,18 +164,19 @@ def _references(saved: Saved, *, keep: bool, allow_pickle: bool) -> Refs:
 
 
 def _payloads(
-    saved: Saved, groups: list[Group], references: Refs, allow_pickle: bool
+    saved: Saved, groups: list[Group], references: Refs, skip: bool, allow_pickle: bool
 ) -> Iterator[tuple[Group, Any]]:
     by_uid = {group.uid: group for group in groups}
-    for uid, blob in saved.all_payloads():
+    damaged: list[int] = []
+    for uid, blob in saved.all_payloads(damaged.append):
         group = by_uid.pop(uid, None)
-        if group is None:
+        if group is not None:
+            yield group, read_rollouts(blob, group, saved.path, refs=references, allow_pickle=allow_pickle)
+        elif not skip:
             raise CorruptData(
-                f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy"
+                f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy, or resume with "
+                'on_corrupt="skip" to leave them out'
             )
-        try:
-            yield group, decode(blob, refs=references, allow_pickle=allow_pickle)
-        except CorruptData as error:
-            yield group, error
     for group in by_uid.values():
-        yield group, CorruptData("its rollouts are missing")
+        what = "were altered" if group.uid in damaged else "are missing"
+        yield group, CorruptData(f"its rollouts {what}")

@@ -3,7 +3,10 @@
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from reroll.buffer.disk import Damaged, Disk
 from reroll.buffer.groups import Groups
@@ -12,8 +15,10 @@ from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservations
+from reroll.buffer.storable import Storable
+from reroll.buffer.written import trusting_nothing
 from reroll.engine.rewinding import bring_home
-from reroll.engine.state import restore
+from reroll.engine.state import restore, write_off
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
 from reroll.store import Store
@@ -46,6 +51,7 @@ class Shell:
         self._reservations = Reservations()
         self._disk: Disk | None = None
         self._allow_pickle = allow_pickle
+        self._storable = Storable(allow_pickle=allow_pickle)
         waits.next_event = self._next_event
         groups.flow.started = clock()
         if store is not None:
@@ -55,7 +61,7 @@ class Shell:
 
     def _keep_in(self, store: Store, max_resident_bytes: int | None, on_corrupt: Damaged) -> None:
         """Be what a store holds, and write every change to it from now on."""
-        memory = read(store)
+        memory = read(store, skip=on_corrupt == "skip", allow_pickle=self._allow_pickle)
         disk = Disk(
             store,
             self._groups,
@@ -71,14 +77,29 @@ class Shell:
             disk.forget_interrupted()
         self._groups.keepers.append(disk)
         if memory is not None:
-            self._become(memory)  # rows that come home are written with the next change
+            self._become(memory, store.path)  # rows that come home are written with the next change
             self._leases.changed, self._put_ids.changed = set(), {}
+            if memory.leftovers:
+                here = [group.uid for group in memory.groups]
+                lost = np.setdiff1d(store.payload_uids(), here).tolist()
+                self._engine.columns.gone += [*memory.leftovers, *lost]
         self._disk = disk
-        self._come_home()  # only now, so that it is written down as any other change
 
-    def _become(self, memory: Memory) -> None:
-        """Be what is remembered. Raises InvalidConfig, and changes nothing, if the configuration is another."""
-        restore(self._engine, memory.engine)
+    def _become(self, memory: Memory, path: Path) -> None:
+        """Be what is remembered in a file.
+
+        Raises InvalidConfig if the configuration is another, CorruptData for what cannot be: nothing has changed then.
+        """
+        before = dict(vars(self._engine))
+        try:
+            with trusting_nothing(path):
+                restore(self._engine, memory.engine)
+                home = bring_home(self._engine)
+                if memory.leftovers:
+                    write_off(self._engine)
+        except BaseException:
+            vars(self._engine).update(before)
+            raise
         self._groups.restore(memory.groups)
         self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = self._clock()
@@ -87,10 +108,7 @@ class Shell:
         self._reservations.last = memory.small["last_reservation"]
         self._put_ids.restore(memory.put_ids)
         self._groups.out.returned = set(memory.small["returned"])
-
-    def _come_home(self) -> None:
-        """Let groups be back that were lent or out: whoever had them is no more."""
-        self._groups.come_home(*bring_home(self._engine))
+        self._groups.come_home(*home)  # whoever had them is no more
 
     def _rest(self) -> dict[str, Any]:
         """Return what is to be remembered beside engine, groups, leases and put ids."""

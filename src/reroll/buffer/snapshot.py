@@ -15,7 +15,7 @@ from reroll.buffer.groups import Groups
 from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import rows_of_columns, write_put_id, write_small, write_use
-from reroll.buffer.references import OBJECT, Held, References
+from reroll.buffer.references import OBJECT, Held, References, nothing_is_stored
 from reroll.codec import encode
 from reroll.store import Blob, Change, Fact
 
@@ -40,7 +40,7 @@ class Snapshot:
         self._pending = {group.uid for group in self._groups}
         self._records: dict[int, bytes] = {}
         self._blobs: dict[int, bytes] = {}
-        self._references = References(_nothing_is_stored, allow_pickle=allow_pickle)
+        self._references = References(nothing_is_stored, allow_pickle=allow_pickle)
         self._state = write_small(engine, rest)
         self._leases = leases.records()
         self._put_ids = list(put_ids.items().items())
@@ -91,9 +91,13 @@ class Snapshot:
                 payloads.append((group.uid, blob))
             rows = {name: column[part] for name, column in self._rows.items()}
             self._groups[part] = [None] * len(groups)  # type: ignore[list-item]  # written ones may go
-            yield Change(rows=rows_of_columns(rows, self._tasks, records), payloads=payloads)
+            written = rows_of_columns(rows, self._tasks, records, allow_pickle=self._allow_pickle)
+            yield Change(rows=written, payloads=payloads)
         facts: list[Fact] = [("lease", lease, record) for lease, record in self._leases.items()]
-        facts += [("put_id", write_put_id(i), msgspec.msgpack.encode(uid)) for i, uid in self._put_ids]
+        facts += [
+            ("put_id", write_put_id(put_id, allow_pickle=self._allow_pickle), msgspec.msgpack.encode(uid))
+            for put_id, uid in self._put_ids
+        ]
         facts += [("uses", number, write_use(name, used)) for name, number, used in self._uses]
         facts += self._references.facts(())
         for number in self._references.numbers():
@@ -125,7 +129,3 @@ class Snapshot:
                 self._references.hold(group.uid, held)
                 return blob
         raise AssertionError
-
-
-def _nothing_is_stored(number: int) -> bytes:
-    raise KeyError(number)

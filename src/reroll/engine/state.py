@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from reroll.engine.columns import Columns
+from reroll.engine.columns import PLACES, RESIDENT, Columns
 from reroll.engine.engine import Engine
-from reroll.engine.task import Task
+from reroll.engine.task import REJECTED, Task
 from reroll.errors import InvalidArgument
 
 FORMAT: Final = 2
@@ -48,6 +48,7 @@ def restore(engine: Engine, state: Mapping[str, Any]) -> None:
     if state.get("format") != FORMAT:
         raise InvalidArgument(f"cannot restore format {state.get('format')!r}; this version reads {FORMAT}")
     columns = Columns()
+    columns.dirty = None if engine.columns.dirty is None else set()
     columns.restore(state["rows"])
     tasks = {}
     for code, (name, saved) in enumerate(state["tasks"].items()):
@@ -62,6 +63,23 @@ def restore(engine: Engine, state: Mapping[str, Any]) -> None:
     engine.last_use = state["last_use"]
     step, version = state["advanced"]
     engine.advanced = (step, version)
+
+
+def write_off(engine: Engine) -> None:
+    """Let the books be those of the rows that are there: others were damaged, and nothing is known of them but that.
+
+    Nothing may be lent or out. O(rows).
+    """
+    columns = engine.columns
+    for task in engine.tasks.values():
+        mine = columns.alive()
+        mine = mine[columns.task[mine] == task.code]
+        for place, name in enumerate(PLACES):
+            here = engine.amount(mine[columns.place[mine] == place])
+            task.ledger.move(name, "lost", task.ledger.amounts()[name].minus(here))
+        task.counters.deletes = task.counters.inserts - len(task.completed)
+        counted = mine[(columns.place[mine] == RESIDENT) & ~np.isin(columns.status[mine], REJECTED)]
+        task.num_bytes = int(columns.num_bytes[counted].sum())
 
 
 def _rng_state(rng: np.random.Generator) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -197,8 +197,8 @@ class Task:
 
     def state(self) -> dict[str, Any]:
         return {
-            "sampler": self.settings.sampler.type,
-            "remover": None if self.settings.remover is None else self.settings.remover.type,
+            "sampler": _kind(self.settings.sampler),
+            "remover": None if self.settings.remover is None else _kind(self.settings.remover),
             "counters": self.counters.state(),
             "ledger": self.ledger.state(),
             "step": self.step,
@@ -232,9 +232,16 @@ class Task:
     def _check_selectors(self, state: Mapping[str, Any]) -> None:
         for role in ("sampler", "remover"):
             spec = getattr(self.settings, role)
-            mine = None if spec is None else spec.type
+            mine = None if spec is None else _kind(spec)
             if state[role] != mine:
                 raise InvalidConfig(
                     f"task {self.name!r} was saved with {role} {state[role]}, but is configured with {mine}; "
                     f"configure the same {role}"
                 )
+
+
+def _kind(spec: SelectorSpec) -> str:
+    """Return the type of a selector, with those of the selectors that it is made of: states of other kinds do not fit."""
+    names: list[str] = [one.name for one in fields(spec)] if is_dataclass(spec) else []
+    parts = [f"{name}={_kind(part)}" for name in names if hasattr(part := getattr(spec, name), "build")]
+    return f"{spec.type}({', '.join(parts)})" if parts else spec.type

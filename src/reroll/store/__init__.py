@@ -17,7 +17,7 @@ It knows nothing of what it stores: no status, no limit, no order but that of ui
 from reroll.store.change import MAX_PAYLOAD_BYTES, Blob, Change, Fact, Row
 from reroll.store.checkpoint import write_checkpoint
 from reroll.store.durable import Copy, Store, open_store
-from reroll.store.saved import Saved, open_saved
+from reroll.store.saved import Saved, find_saved, open_saved
 from reroll.store.schema import COLUMNS, FILE_NAME
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "Saved",
     "Store",
+    "find_saved",
     "open_saved",
     "open_store",
     "write_checkpoint",

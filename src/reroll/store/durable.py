@@ -20,7 +20,7 @@ from reroll.store.change import Change, Row, net
 from reroll.store.checkpoint import lock_directory, write_checkpoint, write_file
 from reroll.store.connections import connect, failed, reading, writing
 from reroll.store.lock import DirectoryLock
-from reroll.store.reading import Reading
+from reroll.store.reading import Damaged, Reading
 from reroll.store.saved import Saved
 from reroll.store.schema import FILE_NAME
 from reroll.store.writing import Writing
@@ -155,10 +155,15 @@ class Store:
         with self._reader() as read:
             return read.state()
 
-    def rows(self) -> Iterator[Row]:
-        """Yield every committed row, by uid. Raises `CorruptData`."""
+    def rows(self, damaged: Damaged | None = None) -> Iterator[Row]:
+        """Yield every committed row, by uid. Raises `CorruptData`; with `damaged`, tells it the uids of altered ones."""
         with self._reader() as read:
-            yield from read.rows()
+            yield from read.rows(damaged)
+
+    def payload_uids(self) -> list[int]:
+        """Return the uids of all committed payloads."""
+        with self._reader() as read:
+            return read.payload_uids()
 
     def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]:
         """Yield key and value of every committed fact of a kind, in the order in which the keys came."""
@@ -265,11 +270,14 @@ class Copy:
     def __init__(self, saved: Saved) -> None:
         self._saved = saved
 
-    def run(self, directory: str | os.PathLike[str]) -> None:
-        """Write it as a checkpoint, verified on the way. From any thread; raises as `write_checkpoint`."""
-        write_checkpoint(directory, self._changes())
+    def run(self, directory: str | os.PathLike[str], damaged: Damaged | None = None) -> None:
+        """Write it as a checkpoint, verified on the way. From any thread; raises as `write_checkpoint`.
 
-    def _changes(self) -> Iterator[Change]:
+        Payloads that were altered raise `CorruptData`, or are told to `damaged` and left out.
+        """
+        write_checkpoint(directory, self._changes(damaged))
+
+    def _changes(self, damaged: Damaged | None) -> Iterator[Change]:
         saved = self._saved
         yield Change(state=saved.state)
         for kind in saved.kinds():
@@ -279,7 +287,7 @@ class Copy:
         rows = saved.rows()
         while part := list(islice(rows, 1000)):
             yield Change(rows=part)
-        for uid, blob in saved.all_payloads():
+        for uid, blob in saved.all_payloads(damaged):
             yield Change(payloads=[(uid, blob)])
 
     def close(self) -> None:

@@ -1,8 +1,10 @@
 """SQL to rows, facts, payloads and state. All of it is verified: what is returned is what was written."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from reroll.errors import CorruptData, UnknownUid
 from reroll.store import seals
@@ -10,6 +12,9 @@ from reroll.store.change import Row
 from reroll.store.connections import reading
 from reroll.store.schema import COLUMNS, KIND
 from reroll.store.writing import FACTS, PAYLOADS, ROWS, STATES
+
+Damaged: TypeAlias = Callable[[int], None]
+"""Is told the uid of what was altered, and passed over."""
 
 _ALL_ROWS = f"SELECT {', '.join(COLUMNS)}, crc FROM rows ORDER BY uid"  # noqa: S608  (our own names)
 
@@ -43,21 +48,25 @@ class Reading:
                 return None
             value: bytes
             value, crc = found[0]
-            if crc != seals.seal_of(value):
+            if not isinstance(value, bytes) or crc != seals.seal_of(value):
                 raise self._altered("its state")
             return value
 
-    def rows(self) -> Iterator[Row]:
-        """Yield every row, by uid."""
+    def rows(self, damaged: Damaged | None = None) -> Iterator[Row]:
+        """Yield every row, by uid; those that were altered are told to `damaged`, if given."""
         with reading(self._path):
             expected, number, last = self.counts()[ROWS], 0, None
             for *values, crc in self._connection.execute(_ALL_ROWS):
                 row = seals.restored(tuple(values))
-                if crc != seals.row_seal(row) or (last is not None and row[0] <= last):
+                is_whole = _is_sealed(row, crc)
+                if (damaged is None and not is_whole) or (last is not None and row[0] <= last):
                     raise self._altered(f"the row of uid {row[0]}")
                 last = row[0]
                 number += 1
-                yield row
+                if is_whole:
+                    yield row
+                elif damaged is not None:
+                    damaged(row[0])
             if number != expected:
                 raise self._altered(f"its rows ({number} of {expected} are there)")
 
@@ -97,20 +106,29 @@ class Reading:
             for uid in uids:
                 yield self._payload(uid)
 
-    def all_payloads(self) -> Iterator[tuple[int, bytes]]:
-        """Yield every uid and its blob, by uid, in one pass."""
+    def all_payloads(self, damaged: Damaged | None = None) -> Iterator[tuple[int, bytes]]:
+        """Yield every uid and its blob, by uid, in one pass; those that were altered are told to `damaged`, if given."""
         with reading(self._path):
             expected, number, last = self.counts()[PAYLOADS], 0, None
             for uid, seal, blob in self._connection.execute(
                 "SELECT uid, seal, blob FROM payloads ORDER BY uid"
             ):
-                if seal != seals.payload_seal(uid, blob) or (last is not None and uid <= last):
+                is_whole = isinstance(blob, bytes) and seal == seals.payload_seal(uid, blob)
+                if (damaged is None and not is_whole) or (last is not None and uid <= last):
                     raise self._altered(f"the payload of uid {uid}")
                 last = uid
                 number += 1
-                yield uid, blob
+                if is_whole:
+                    yield uid, blob
+                elif damaged is not None:
+                    damaged(uid)
             if number != expected:
                 raise self._altered(f"its payloads ({number} of {expected} are there)")
+
+    def payload_uids(self) -> list[int]:
+        """Return the uids of all payloads."""
+        with reading(self._path):
+            return [uid for (uid,) in self._connection.execute("SELECT uid FROM payloads")]
 
     def _payload(self, uid: int) -> bytes:
         found = self._connection.execute("SELECT seal, blob FROM payloads WHERE uid = ?", (uid,)).fetchone()
@@ -120,9 +138,16 @@ class Reading:
             raise UnknownUid(f"{self._path} holds no payload of uid {uid}: it was never here, or is gone")
         blob: bytes
         seal, blob = found
-        if seal != seals.payload_seal(uid, blob):
+        if not isinstance(blob, bytes) or seal != seals.payload_seal(uid, blob):
             raise self._altered(f"the payload of uid {uid}")
         return blob
 
     def _altered(self, what: str) -> CorruptData:
         return CorruptData(f"{self._path} is damaged: {what} was altered; restore the file from a copy")
+
+
+def _is_sealed(row: Row, crc: object) -> bool:
+    try:
+        return crc == seals.row_seal(row)
+    except (struct.error, TypeError, ValueError):  # values of other types than those that were written
+        return False

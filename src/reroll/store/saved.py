@@ -11,7 +11,7 @@ from reroll.errors import CorruptData, SavedNotFound, StoreFailed
 from reroll.store import schema
 from reroll.store.change import Row
 from reroll.store.connections import connect, reading
-from reroll.store.reading import Reading
+from reroll.store.reading import Damaged, Reading
 from reroll.store.schema import FILE_NAME
 
 
@@ -48,9 +48,12 @@ class Saved:
         """Return how many rows, payloads and states there are, and `facts <kind>` for each kind."""
         return self._reading.counts()
 
-    def rows(self) -> Iterator[Row]:
-        """Yield every row, by uid. Raises `CorruptData` for one that was altered, or in the end if some are missing."""
-        return self._reading.rows()
+    def rows(self, damaged: Damaged | None = None) -> Iterator[Row]:
+        """Yield every row, by uid. Raises `CorruptData` for one that was altered, or in the end if some are missing.
+
+        With `damaged`, those that were altered are told to it, and passed over.
+        """
+        return self._reading.rows(damaged)
 
     def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]:
         """Yield key and value of every fact of a kind, in the order in which the keys came; else as `rows`."""
@@ -68,9 +71,13 @@ class Saved:
         """Yield blobs in the order of the uids; quickest in ascending order. Raises `UnknownUid`, `CorruptData`."""
         return self._reading.payloads(uids)
 
-    def all_payloads(self) -> Iterator[tuple[int, bytes]]:
+    def all_payloads(self, damaged: Damaged | None = None) -> Iterator[tuple[int, bytes]]:
         """Yield every uid and its blob, by uid, in one pass; else as `rows`."""
-        return self._reading.all_payloads()
+        return self._reading.all_payloads(damaged)
+
+    def payload_uids(self) -> list[int]:
+        """Return the uids of all payloads."""
+        return self._reading.payload_uids()
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -91,11 +98,12 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
     Raises `SavedNotFound`, `CorruptData` (truncated, altered, no database), `UnsupportedFormat` (newer, or foreign),
     `StoreFailed` (the disk or the permissions).
     """
-    return Saved(find(Path(path)))
+    return Saved(find_saved(path))
 
 
-def find(path: Path) -> Path:
-    """Return the file that a path names: itself, or the one in the directory."""
+def find_saved(path: str | os.PathLike[str]) -> Path:
+    """Return the file that a path names: itself, or the one in the directory. Raises `SavedNotFound`."""
+    path = Path(path)
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise SavedNotFound(

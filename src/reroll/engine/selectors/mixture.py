@@ -72,7 +72,7 @@ class MixtureSelector:
         return {"coin": self._coin, "fresh": self._fresh.state(), "replay": self._replay.state()}
 
     def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
-        self._coin = state["coin"]
+        self._coin = None if state["coin"] is None else float(state["coin"])
         fresh = self._columns.uses[slots] == 0
         self._fresh.restore(state["fresh"], slots[fresh])
         self._replay.restore(state["replay"], slots[~fresh])

@@ -148,7 +148,7 @@ class ByStaleness:
         return {"derived": self._derived}
 
     def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
-        self._derived = state["derived"]
+        self._derived = bool(state["derived"])
         self.add(slots)
 
     def _split(self, slots: IntArray) -> tuple[IntArray, IntArray]:

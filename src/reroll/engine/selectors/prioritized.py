@@ -201,9 +201,10 @@ class PrioritizedSelector:
         }
 
     def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
-        self._reference, self._newest = state["reference"], state["newest"]
-        self._ageing.reserve(state["ageing_capacity"])
-        self._lasting.reserve(state["lasting_capacity"])
+        self._reference = None if state["reference"] is None else int(state["reference"])
+        self._newest = int(state["newest"])
+        self._ageing.reserve(int(state["ageing_capacity"]))
+        self._lasting.reserve(int(state["lasting_capacity"]))
         self.add(self._zero.in_order(slots))
 
     def _pick_zero(self, n: int, rng: np.random.Generator) -> Picks:
