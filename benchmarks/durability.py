@@ -30,9 +30,7 @@ class Plan(NamedTuple):
     takes: int = 100
 
 
-QUICK = Plan(
-    groups=1_000, save_rounds=5, stall_rounds=3, torch_groups=20, puts=1_000, put_rounds=3, takes=30
-)
+QUICK = Plan(groups=1_000, save_rounds=5, stall_rounds=3, torch_groups=20, puts=1_000, put_rounds=3, takes=30)
 
 
 def main() -> int:
@@ -56,7 +54,8 @@ def main() -> int:
         "saves": {name: seconds(timing) for name, timing in saves.seconds.items()},
         "saved_bytes": saves.num_bytes,
         "torch_group_s": torch_s,
-        "stalls": stalls._asdict() | {name: seconds(getattr(stalls, name)) for name in ("longest", "without")},
+        "stalls": stalls._asdict()
+        | {name: seconds(getattr(stalls, name)) for name in ("longest", "without")},
         "puts_per_s": {"reroll": puts.ours._asdict(), "sqlite3": puts.plain._asdict(), "batch": puts.batch},
         "takes": {name: seconds(timing) for name, timing in takes.items()},
     }

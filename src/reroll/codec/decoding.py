@@ -90,11 +90,7 @@ class Decoder:
         self._depth += 1
         value = _unpack(data, ext_hook=self._extension)
         # Few bytes, or few that open a container, cannot be nested deep: nearly always nothing more has to be done.
-        if (
-            len(data) > MAX_DEPTH
-            and len(data.translate(None, _CLOSED)) > MAX_DEPTH
-            and _is_deep(value)
-        ):
+        if len(data) > MAX_DEPTH and len(data.translate(None, _CLOSED)) > MAX_DEPTH and _is_deep(value):
             raise CorruptData(f"nested more than {MAX_DEPTH} deep")
         self._depth -= 1
         return value

@@ -161,7 +161,9 @@ class Encoder:
         row = write_row(rollout, self.arrays)
         if self._exact:
             row[VERSIONS_AT] = [list(map(int, part)) for part in row[VERSIONS_AT]]
-        elif ATOMS.issuperset(map(type, row[PLAIN_AT:])):  # mostly: `lower` would say the same of each, after a call
+        elif ATOMS.issuperset(
+            map(type, row[PLAIN_AT:])
+        ):  # mostly: `lower` would say the same of each, after a call
             return row
         lower = self.lower
         row[PLAIN_AT:] = [value if value is None else lower(value, depth + 1) for value in row[PLAIN_AT:]]
