@@ -19,7 +19,7 @@ from reroll.buffer.references import References
 from reroll.codec import encode
 from reroll.store import Blob, Change, Fact
 
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 32
 """Groups of one change; small, so that memory stays small and the loop gets its turn."""
 _TRIES: Final = 5
 

@@ -4,10 +4,9 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
 
 from reroll.errors import StoreFailed
 from reroll.store import schema
@@ -20,10 +19,6 @@ from reroll.store.writing import Writing
 _TEMPORARY = f".{FILE_NAME}.{{}}.tmp"
 _EARLY_S = 0.02
 """The disk works while payloads are still being encoded: a quarter less time in all."""
-
-
-_MAX_AHEAD = 2
-"""Changes that wait to be written."""
 
 
 def write_checkpoint(directory: str | os.PathLike[str], changes: Iterable[Change]) -> None:
@@ -97,51 +92,12 @@ def _fill(connection: sqlite3.Connection, changes: Iterable[Change], path: Path)
         connection.execute("BEGIN EXCLUSIVE")
         schema.create(connection)
         into = Writing.anew(connection)
-    with closing(_ahead(changes)) as prepared:
-        for change in prepared:  # whose errors are not ours
-            with writing(path):
-                into.apply(net((change,)))
+    for change in changes:  # whose errors are not ours
+        with writing(path):
+            into.apply(net((change,)))
     with writing(path):
         into.finish()
         connection.execute("COMMIT")
-
-
-def _ahead(changes: Iterable[Change]) -> Generator[Change, None, None]:
-    """Yield changes while a thread prepares the next ones: encoding and SQLite each have a processor of their own."""
-    if isinstance(changes, tuple | list):  # nothing is to be prepared
-        yield from changes
-        return
-    prepared: SimpleQueue[tuple[Change | None, BaseException | None]] = SimpleQueue()
-    room = threading.Semaphore(_MAX_AHEAD)
-    is_over = threading.Event()
-
-    def prepare() -> None:
-        error: BaseException | None = None
-        try:
-            for change in changes:
-                room.acquire()
-                if is_over.is_set():
-                    return
-                prepared.put((change, None))
-        except BaseException as raised:  # noqa: BLE001  (raised again where it is waited for)
-            error = raised
-        prepared.put((None, error))
-
-    thread = threading.Thread(target=prepare, name="reroll checkpoint, changes", daemon=True)
-    thread.start()
-    try:
-        while True:
-            change, error = prepared.get()
-            if error is not None:
-                raise error
-            if change is None:
-                return
-            yield change
-            room.release()
-    finally:
-        is_over.set()
-        room.release()
-        thread.join()
 
 
 @contextmanager
