@@ -150,6 +150,7 @@ class Group:
     def record(self) -> bytes:
         """Return all but the rollouts, as bytes; the same ones as long as nothing of it was replaced."""
         # Rows of a batch are written when it is taken, and of these parts hardly ever one has changed since the put.
+        written: bytes
         versions, trainable, tokens, measure, stale_at, applied, emptied, prompts, written = self._recorded
         if not (
             versions is self.versions

@@ -46,11 +46,11 @@ class ArrayWriter:
             index = self._add_any(array)
             self._kept.append(array)
         else:  # `add_buffer`, without another call
-            table = self.table
+            table, size = self.table, len(array)
             index = len(table)
-            table.append((code, len(array)))
+            table.append((code, size))
             self.buffers.append(array)
-            if padding := -array.nbytes & _PAD:
+            if padding := -size * SIZES[code] & _PAD:
                 self.buffers.append(PADDING[padding])
         self._index_of[id(array)] = index
         return index

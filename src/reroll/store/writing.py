@@ -123,7 +123,7 @@ class Writing:
 
     def _describe(self, entries: Mapping[str, int | str]) -> None:
         values = [(name, value, seals.seal_of(name, value)) for name, value in entries.items()]
-        statement = f"INSERT OR REPLACE INTO about VALUES {', '.join(['(?, ?, ?)'] * len(values))}"  # noqa: S608  (only placeholders)
+        statement = f"INSERT OR REPLACE INTO about VALUES {', '.join(['(?, ?, ?)'] * len(values))}"  # noqa: S608
         self._connection.execute(statement, [*chain.from_iterable(values)])
 
 
