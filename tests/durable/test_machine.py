@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, settings
@@ -568,7 +569,8 @@ class Machine(RuleBasedStateMachine):
         assert plain(written.engine["uses"]) == uses
         small = plain(copy.deepcopy(written.engine))
         assert {name: small[name] for name in live} == live
-        assert written.leases == self.disk._leases.records()
+        leases = {lease: msgspec.msgpack.encode(held) for lease, held in written.leases.items()}
+        assert leases == self.disk._leases.records()
         assert list(written.put_ids.items()) == list(self.disk._put_ids.items().items())
         for group in written.groups:
             if group._stale_at is None:  # else it may have been shown since, which comes to the same

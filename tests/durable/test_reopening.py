@@ -213,13 +213,14 @@ async def test_rollouts_that_are_about_to_be_shown_stay_in_memory(tmp_path):
     group_of = buffer._groups.find(1)
     with stalled(buffer):
         writer = await while_writing(buffer.put(group(), TASK))
-        reader = await while_writing(buffer.peek([1]))
+        reader = await while_writing(buffer.lease({TASK: 1}))
         while not group_of.items:
             await quiet()
         assert not reader.done()
         buffer._disk.settle([group_of])  # as another reader does at its end
         assert group_of.items
-    assert uids_of(await reader) == [1]
+    batch = await reader
+    assert uids_of(batch.groups[TASK]) == [1]
     await writer
     assert not group_of.items
     await buffer.close()

@@ -15,6 +15,7 @@ from reroll import (
     ReplayBuffer,
     ReplayBufferConfig,
     Rollout,
+    StoreFailed,
     WaitTimeout,
 )
 from reroll.buffer.references import HOLDER, OBJECT
@@ -277,7 +278,7 @@ async def test_what_an_interrupted_resume_left_is_deleted(tmp_path):
     await buffer.save(tmp_path / "large")
     durable = config(tmp_path).build()
     durable._disk._gather = cut  # as if it was killed before the state is written
-    with pytest.raises(Cut):
+    with pytest.raises(StoreFailed, match="Cut"):
         await durable.resume(tmp_path / "large")
     assert stored(tmp_path) == ([1, 2], [])
     durable._disk.store.close()

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ from reroll.buffer.arguments import (
     checked_thresholds,
     checked_uids,
 )
+from reroll.buffer.disk import Encoded
 from reroll.buffer.expiring import Thresholds
 from reroll.buffer.shell import Shell
 from reroll.engine.limiters import Limiter, limiter_of
 from reroll.engine.priorities import checked_priority
 from reroll.engine.rows import find
 from reroll.engine.window import StalenessWindow
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, NotStorable
 from reroll.query import Query, Scalar, parse_query
 from reroll.rollout import Status
 
@@ -115,12 +117,12 @@ class Changing(Shell):
         if self._disk is None:
             self._groups.patch(uid, fields, tags)
             return
-        # What cannot be stored is refused, and what references stand for is fetched, before anything changes.
-        disk = self._disk
-        encoded = [
-            await disk.encode([list(v) for v in fields.values() if isinstance(v, Sequence | np.ndarray)])
-        ]
+        disk, encoded = self._disk, list[Encoded]()
         try:
+            # What references stand for is fetched before anything changes; what cannot be stored is told below, by path.
+            with suppress(NotStorable):
+                late = [list(v) for v in fields.values() if isinstance(v, Sequence | np.ndarray)]
+                encoded.append(await disk.encode(late))
             if (group := self._groups.find(uid)) is not None:
                 await disk.fetch([group])
             self._check_open()

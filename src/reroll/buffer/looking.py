@@ -20,7 +20,7 @@ from reroll.engine.columns import PLACES
 from reroll.engine.ledger import Amount
 from reroll.engine.rows import Row, find, find_anywhere, rows_of
 from reroll.engine.task import STATUS_CODE
-from reroll.errors import InvalidArgument, UnknownUid
+from reroll.errors import CorruptData, InvalidArgument, UnknownUid
 from reroll.query import FIELDS, parse_query
 from reroll.query.values import typed
 from reroll.rollout import Status
@@ -74,7 +74,14 @@ class Looking(Shell):
         Raises UnknownUid (a KeyError); CorruptData for those that were altered on disk, and are lost.
         """
         self._check_open()
-        shown = await self._show(self._groups.look(checked_uids(uids)))
+        wanted = checked_uids(uids)
+        handed = self._groups.look(wanted)
+        shown = await self._show(handed)
+        lost = [uid for uid, given in zip(wanted, handed, strict=True) if not given.groups]
+        if lost:
+            raise CorruptData(
+                f"groups {lost} are damaged, and were given up; the others are as they were, ask for those"
+            )
         return [group for groups in shown for group in groups]
 
     async def to_arrow(

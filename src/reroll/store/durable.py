@@ -8,8 +8,8 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -248,6 +248,7 @@ class Store:
     def _finish(self) -> None:
         try:
             if self._error is None:
+                self._connection.execute("PRAGMA busy_timeout = 0")  # whoever still reads needs the log
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error:
             pass  # all is in the log, and the next to open it goes on from there
@@ -275,9 +276,11 @@ class Copy:
 
         Payloads that were altered raise `CorruptData`, or are told to `damaged` and left out.
         """
-        write_checkpoint(directory, self._changes(damaged))
+        # Closed at once, also by an error that somebody keeps: what reads holds up the store's log.
+        with closing(self._changes(damaged)) as changes:
+            write_checkpoint(directory, changes)
 
-    def _changes(self, damaged: Damaged | None) -> Iterator[Change]:
+    def _changes(self, damaged: Damaged | None) -> Generator[Change, None, None]:
         saved = self._saved
         yield Change(state=saved.state)
         for kind in saved.kinds():
