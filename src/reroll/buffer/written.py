@@ -250,7 +250,8 @@ def rollouts(decoded: Any, group: Group) -> list[Any]:
         what = f"{len(decoded)} rollouts" if isinstance(decoded, Sequence) else type(decoded).__name__
         raise CorruptData(f"{expected} rollouts were expected, not {what}")
     try:
-        look_at_all(decoded, None)
+        # As they were put, without what the put did to them: tokens may lack a version until that is done again.
+        look_at_all(decoded, group.applied.model_step)
     except Exception as error:
         raise CorruptData(f"these are no rollouts: {error}") from error
     return decoded
