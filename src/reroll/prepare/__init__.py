@@ -13,6 +13,7 @@ All of these are pure functions over numpy arrays: nothing waits, nothing is sen
 """
 
 from reroll.prepare.advantages import advantages_of, priority_of
+from reroll.prepare.columns import Memory
 from reroll.prepare.filters import Screened, Verdict, judge, screen, solve_rate
 from reroll.prepare.metrics import generation_metrics, packing_metrics, training_metrics
 from reroll.prepare.packed import PackedBatch
@@ -25,6 +26,7 @@ from reroll.prepare.sequences import Sequences, sequences_of
 __all__ = [
     "GenerationResult",
     "GlobalCounts",
+    "Memory",
     "PackedBatch",
     "PaddedBatch",
     "RankBatch",

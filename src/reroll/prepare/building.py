@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.prepare.columns import Column, block_of, repeat_into
+from reroll.prepare.columns import Column, Memory, block_of, repeat_into
 from reroll.prepare.packed import FILLER, NO_VERSION, STORED, PackedBatch
 from reroll.prepare.sequences import Sequences
 
@@ -31,13 +31,14 @@ def build_rows(
     filler_length: int = 0,
     pad_token_id: int = 0,
     weight_scale: float = 1.0,
+    memory: Memory | None = None,
 ) -> PackedBatch:
     """Return the batch with these rows of these sequences; an empty row becomes a filler of so many tokens."""
     order = [number for row in rows for number in (row or ((FILLER,) if filler_length else ()))]
     counts = [len(row) or bool(filler_length) for row in rows]
     index = np.array(order, np.int64)
     parts = _Parts(sequences, order, filler_length, pad_token_id)
-    columns = block_of(STORED, parts.size)
+    columns = block_of(STORED, parts.size, memory)
     parts.write_ids(columns["input_ids"])
     parts.write_mask(columns["response_mask"])
     parts.write_logprobs(columns["logprobs"], columns["logprob_mask"])
