@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.prepare.columns import Column, Memory, block_of, repeat_into
+from reroll.prepare.columns import Column, Memory, block_of
 from reroll.prepare.packed import FILLER, NO_VERSION, STORED, PackedBatch
 from reroll.prepare.sequences import Sequences
 
@@ -41,10 +41,13 @@ def build_rows(
     columns = block_of(STORED, parts.size, memory)
     parts.write_ids(columns["input_ids"])
     parts.write_mask(columns["response_mask"])
-    parts.write_logprobs(columns["logprobs"], columns["logprob_mask"])
+    no_logprob = parts.write_logprobs(columns["logprobs"])
     return PackedBatch(
         **columns,
         **parts.version_runs(),
+        prompt_length=parts.prompt_length,
+        has_logprobs=parts.has_logprobs,
+        no_logprob=no_logprob,
         cu_seqlens=parts.bounds.astype(np.int32),
         cu_rows=np.cumsum([0, *counts], dtype=np.int32),
         sequence=index,
@@ -76,8 +79,10 @@ class _Parts:
         self._versions = [table.versions[i].parts if i >= 0 else ((), ()) for i in order]
         self._heads = [len(prompt) for prompt in self._prompts]
         self._tails = [len(response) for response in self._responses]
-        self._halves = np.array([self._heads, self._tails], np.int64).T.ravel()
-        lengths = self._halves[::2] + self._halves[1::2]
+        self.has_logprobs = np.array([values is not None for values in self._logprobs], np.bool_)
+        # The tokens of a filler stand where those of a prompt would.
+        self.prompt_length = np.array(self._heads, np.int64)
+        lengths = self.prompt_length + np.array(self._tails, np.int64)
         self.bounds = np.concatenate(([0], np.cumsum(lengths)))
         self.size = int(self.bounds[-1])
         if self.size > _LARGEST:
@@ -95,22 +100,20 @@ class _Parts:
         tails = [ones[:tail] if mask is None else mask for mask, tail in given]
         _join([zeros[:head] for head in self._heads], tails, mask.view(_BYTE))
 
-    def write_logprobs(self, logprobs: Column, exists: Column) -> None:
-        """Write the log-probabilities and where there is one; what is no finite number is none."""
+    def write_logprobs(self, logprobs: Column) -> npt.NDArray[np.bool_] | None:
+        """Write the log-probabilities; return where one is no finite number, and becomes 0, None if all are."""
         zeros = np.zeros(self._longest, np.float32)
         given = zip(self._logprobs, self._tails, strict=True)
         tails = [zeros[:tail] if values is None else values for values, tail in given]
         _join([zeros[:head] for head in self._heads], tails, logprobs)
-        flags = np.zeros((len(tails), 2), np.bool_)
-        flags[:, 1] = [values is not None for values in self._logprobs]
-        repeat_into(exists, flags.ravel(), self._halves)
         # A sum of squares is finite only if all of them are; looking at each one takes longer.
         with np.errstate(all="ignore"):
             total = np.dot(logprobs, logprobs)
-        if not np.isfinite(total):
-            is_finite = np.isfinite(logprobs)
-            exists &= is_finite
-            logprobs[~is_finite] = 0.0
+        if np.isfinite(total):
+            return None
+        is_none = ~np.isfinite(logprobs)
+        logprobs[is_none] = 0.0
+        return is_none
 
     def version_runs(self) -> dict[str, Any]:
         """Return the versions of all tokens as runs; nearly always one version made a whole response."""

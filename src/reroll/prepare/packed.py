@@ -1,7 +1,7 @@
 """`PackedBatch`: rows of sequences as flat arrays, without padding. It holds arrays only, and can be sent as it is.
 
 What differs from token to token is stored; what is the same for a whole sequence is stored once, and repeated when it is
-asked for. So a batch is 10 bytes a token while it waits or travels, and its micro-batches are written out one by one.
+asked for. So a batch is 9 bytes a token while it waits or travels, and its micro-batches are written out one by one.
 The numbers of a token stand at the token itself, never shifted: `logprobs[i]` is that of `input_ids[i]`.
 """
 
@@ -23,7 +23,6 @@ STORED: Final = {
     "input_ids": np.int32,
     "logprobs": np.float32,
     "response_mask": np.bool_,
-    "logprob_mask": np.bool_,
 }
 """The columns that have an entry for each token in memory."""
 REPEATED: Final = {
@@ -32,6 +31,7 @@ REPEATED: Final = {
     "advantages": np.float32,
     "weights": np.float32,
     "versions": np.int32,
+    "logprob_mask": np.bool_,
 }
 """The columns that are written out when they are asked for."""
 
@@ -41,7 +41,7 @@ class PackedBatch:
     """Sequences one after another in flat arrays; rows are runs of them. Its parts are views, not copies.
 
     With an entry for each token, computed at each access: `position_ids`, `document_ids`, `advantages`, `weights`,
-    `versions`. `arrays()` gives all columns at once.
+    `versions`, `logprob_mask`. `arrays()` gives all columns at once.
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -49,8 +49,6 @@ class PackedBatch:
     """Of the policy that generated the token; 0 where there is none, never NaN or infinite."""
     response_mask: npt.NDArray[np.bool_]
     """Whether a token is trained on: a token of a response that its mask keeps."""
-    logprob_mask: npt.NDArray[np.bool_]
-    """Where there is a log-probability."""
     cu_seqlens: npt.NDArray[np.int32]
     """Where sequences begin, and the end of the last."""
     cu_rows: npt.NDArray[np.int32]
@@ -63,6 +61,12 @@ class PackedBatch:
     """Of each sequence; 0 for a filler."""
     weight: npt.NDArray[np.float32]
     """Of each sequence in the loss; 0 for a filler."""
+    prompt_length: npt.NDArray[np.int64]
+    """Of each sequence."""
+    has_logprobs: npt.NDArray[np.bool_]
+    """Whether the response of each sequence has log-probabilities."""
+    no_logprob: npt.NDArray[np.bool_] | None
+    """Tokens that have none all the same; None: there are none of these."""
     run_versions: npt.NDArray[np.int32]
     """The versions, as runs of tokens that the same one generated."""
     run_lengths: npt.NDArray[np.int64]
@@ -95,6 +99,11 @@ class PackedBatch:
     def versions(self) -> npt.NDArray[np.int32]:
         """Of the weights that generated the token; NO_VERSION (-1) for prompts and where it is unknown."""
         return self._written("versions")
+
+    @property
+    def logprob_mask(self) -> npt.NDArray[np.bool_]:
+        """Where there is a log-probability."""
+        return self._written("logprob_mask")
 
     @property
     def num_tokens(self) -> int:
@@ -145,13 +154,15 @@ class PackedBatch:
             input_ids=self.input_ids[begin:end],
             logprobs=self.logprobs[begin:end],
             response_mask=self.response_mask[begin:end],
-            logprob_mask=self.logprob_mask[begin:end],
             cu_seqlens=self.cu_seqlens[first : last + 1] - begin,
             cu_rows=self.cu_rows[start : stop + 1] - first,
             sequence=self.sequence[first:last],
             group=self.group[first:last],
             advantage=self.advantage[first:last],
             weight=self.weight[first:last],
+            prompt_length=self.prompt_length[first:last],
+            has_logprobs=self.has_logprobs[first:last],
+            no_logprob=None if self.no_logprob is None else self.no_logprob[begin:end],
             run_versions=self.run_versions[run:last_run],
             run_lengths=self.run_lengths[run:last_run],
             cu_runs=self.cu_runs[first : last + 1] - run,
@@ -175,7 +186,7 @@ class PackedBatch:
         return to_tensors(self.arrays())
 
     def _written(self, name: str) -> npt.NDArray[Any]:
-        column = np.empty(self.num_tokens, REPEATED[name])
+        column: npt.NDArray[Any] = np.empty(self.num_tokens, REPEATED[name])
         self._write(name, column)
         return column
 
@@ -191,8 +202,14 @@ class PackedBatch:
                 repeat_into(out, self.advantage, lengths)
             case "weights":
                 repeat_into(out, self.weight, lengths)
-            case _:
+            case "versions":
                 repeat_into(out, self.run_versions, self.run_lengths)
+            case "logprob_mask":
+                flags = np.column_stack((np.zeros_like(self.has_logprobs), self.has_logprobs))
+                halves = np.column_stack((self.prompt_length, lengths - self.prompt_length))
+                repeat_into(out, flags.ravel(), halves.ravel())
+                if self.no_logprob is not None:
+                    out &= ~self.no_logprob
 
 
 def to_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
