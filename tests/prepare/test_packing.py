@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prepare.batches import assert_same_tokens, expected_tokens, found_tokens, group_of, rollout, samples
 from reroll import InvalidArgument
-from reroll.prepare import micro_batches, pack, pad, sequences_of
+from reroll.prepare import micro_batches, pack, pad, sequences_of, split
 from reroll.prepare.packing import best_fit
 
 
@@ -113,6 +113,9 @@ def test_cutting_keeps_all_that_fits(drawn, pack_length):
     packed = pack(table, pack_length, overlong="truncate")
     expected = expected_tokens(drawn, table.advantage, mask_truncated=True, keep=pack_length)
     assert_same_tokens(found_tokens([packed]), expected)
+    counts = split(table, 2, pack_length=pack_length, overlong="truncate")[0].counts
+    assert counts.trainable_tokens == packed.num_trainable_tokens
+    assert counts.tokens == packed.num_tokens
 
 
 def test_a_prompt_as_long_as_a_row_leaves_nothing_to_train():
@@ -139,6 +142,17 @@ def test_no_sequences():
     assert packed.document_ids.tolist() == []
     assert micro_batches(packed, 8) == []
     assert pad(packed).input_ids.shape == (0, 0)
+
+
+@given(samples(), st.integers(14, 20), st.data())
+def test_rows_of_rows(drawn, pack_length, data):
+    packed = pack(sequences_of(drawn), pack_length)
+    start = data.draw(st.integers(0, packed.num_rows))
+    part = packed.rows(start, packed.num_rows)
+    assert found_tokens(list(part)) == found_tokens([part])
+    first = data.draw(st.integers(0, part.num_rows))
+    twice, once = part.rows(first, part.num_rows), packed.rows(start + first, packed.num_rows)
+    assert found_tokens(list(twice)) == found_tokens([once])
 
 
 def test_rows_that_do_not_exist():

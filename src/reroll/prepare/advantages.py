@@ -45,7 +45,7 @@ def advantages_by_group(
         std = np.sqrt(np.bincount(group, centered**2, len(sizes)) / count)
         centered /= (std + EPS)[group]
     elif method == "leave_one_out":
-        centered *= np.where(count > 1, count / np.maximum(count - 1, 1), 0.0)[group]
+        centered *= (count / np.maximum(count - 1, 1))[group]  # a single member is 0 already
     return centered
 
 
