@@ -97,8 +97,6 @@ class Arrivals:
         return Generated([self._waiting.popleft() for _ in range(count)], others)
 
 
-
-
 def _without_tokens(rollout: Rollout) -> Rollout:
     """Return a rollout with the lengths of this one and no tokens: what numbers about it are computed from."""
     state: list[Any] = list(rollout.state())

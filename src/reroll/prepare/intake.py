@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from reroll.errors import InvalidArgument
 from reroll.prepare.arrivals import Arrivals
@@ -24,6 +24,15 @@ class _Told:
     settled: list[GenerationResult] = field(default_factory=list)
     excluded: list[GenerationResult] = field(default_factory=list)
     missing: int = 0
+
+
+class _Judged(NamedTuple):
+    """A group that was made of a result, and what is to become of it."""
+
+    group: list[Rollout]
+    status: Status
+    verdict: Verdict
+    is_kept: bool
 
 
 class Intake:
@@ -73,9 +82,7 @@ class Intake:
                 self.arrivals.count("expired")
             self._tell(_Told(missing=count))
 
-    async def _take(
-        self, result: GenerationResult, step: int, timeout: float | None, told: _Told
-    ) -> bool:
+    async def _take(self, result: GenerationResult, step: int, timeout: float | None, told: _Told) -> bool:
         config = self._config
         try:
             group = to_group(
@@ -102,27 +109,22 @@ class Intake:
             told.settled.append(result)
             told.missing += 1
             return False
-        status = group_status(group)
-        is_stored = await self._store(result, group, status, found.verdicts[0], bool(found.kept), step, timeout)
+        judged = _Judged(group, group_status(group), found.verdicts[0], bool(found.kept))
+        is_stored = await self._store(result, judged, step, timeout)
         self.arrivals.results += 1
         told.settled.append(result)
         told.missing += not is_stored
-        if found.excluded and status is Status.COMPLETED:
+        if found.excluded and judged.status is Status.COMPLETED:
             told.excluded.append(result)
         return is_stored
 
     async def _store(
-        self,
-        result: GenerationResult,
-        group: list[Rollout],
-        status: Status,
-        verdict: Verdict,
-        is_kept: bool,
-        step: int,
-        timeout: float | None,
+        self, result: GenerationResult, judged: _Judged, step: int, timeout: float | None
     ) -> bool:
         """Put a group, or leave it out; return whether it is there to be trained, now or since it first came."""
-        if status is not Status.COMPLETED:  # nobody trains on it, but somebody may look at it, or roll it again
+        group, status, verdict, is_kept = judged
+        if status is not Status.COMPLETED:
+            # Nobody trains on it, but somebody may look at it, or roll it again.
             await self._put(result, group, step, timeout)
             self.arrivals.count(status.value)
             return False
@@ -164,7 +166,9 @@ class Intake:
 
     def _is_stale(self, group: Sequence[Rollout], step: int) -> bool:
         limit = self._config.max_staleness
-        oldest = [version for rollout in group if (version := rollout.response_model_steps.oldest) is not None]
+        oldest = [
+            version for rollout in group if (version := rollout.response_model_steps.oldest) is not None
+        ]
         return limit is not None and bool(oldest) and step - min(oldest) - 1 > limit
 
     def _is_repeated(self, result: GenerationResult, uid: int | None) -> bool:
@@ -188,7 +192,13 @@ class Intake:
 
 def _results(item: Any) -> list[GenerationResult]:
     """Return what came from a source as a list: it gives one result, or several at once."""
-    found = [item] if isinstance(item, GenerationResult) else list(item) if isinstance(item, list | tuple) else [item]
+    found = (
+        [item]
+        if isinstance(item, GenerationResult)
+        else list(item)
+        if isinstance(item, list | tuple)
+        else [item]
+    )
     for result in found:
         if not isinstance(result, GenerationResult):
             raise InvalidArgument(f"a source gives a GenerationResult, or a list of them, not {result!r}")

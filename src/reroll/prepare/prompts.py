@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,8 @@ class Prompts:
         """Go on from what `state` returned: ask for all that was not settled then."""
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Asked:
     """A prompt to be generated for; its result carries `prompt_id` and `index`."""
 
     prompt_id: str

@@ -5,24 +5,25 @@ so that a full buffer holds the source back.
 """
 
 import asyncio
+import concurrent.futures
 import inspect
 import queue
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from reroll.errors import InvalidArgument
 
-Deliver = Callable[[Any], Awaitable[None]]
+Deliver = Callable[[Any], Coroutine[Any, Any, None]]
 
 _LOOK_S: Final = 0.25
 """How often a thread that waits in `get` looks whether it is still wanted. Items wake it at once."""
-_ENDS: Final[tuple[type[BaseException], ...]] = tuple(
-    kind
-    for owner, name in ((queue, "ShutDown"), (asyncio, "QueueShutDown"))
-    if (kind := getattr(owner, name, None)) is not None
+_ENDS: Final[tuple[type[Exception], ...]] = (
+    StopIteration,
+    StopAsyncIteration,
+    *(kind for kind in (getattr(queue, "ShutDown", None), getattr(asyncio, "QueueShutDown", None)) if kind),
 )
-"""What queues raise when nothing will come any more (Python 3.13)."""
+"""What says that nothing will come any more; queues have been able to since Python 3.13."""
 
 
 async def pump(source: Any, sentinel: Any, deliver: Deliver) -> None:
@@ -37,7 +38,7 @@ async def pump(source: Any, sentinel: Any, deliver: Deliver) -> None:
     try:
         while (item := await read()) is not sentinel:
             await deliver(item)
-    except (StopAsyncIteration, *_ENDS):
+    except _ENDS:
         return
 
 
@@ -84,6 +85,7 @@ class _Reader:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._stopped = threading.Event()
+        self._delivery: concurrent.futures.Future[None] | None = None
         self._over: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self) -> None:
@@ -92,6 +94,8 @@ class _Reader:
             await asyncio.shield(self._over)
         except asyncio.CancelledError:
             self._stopped.set()
+            if self._delivery is not None:  # it may wait for room
+                self._delivery.cancel()
             # One that looks now and then ends soon, and takes nothing after that. Others are left to their source.
             await asyncio.wait([self._over], timeout=2 * _LOOK_S)
             raise
@@ -106,8 +110,9 @@ class _Reader:
                     continue
                 if item is self._sentinel:
                     break
-                asyncio.run_coroutine_threadsafe(_delivered(self._deliver, item), self._loop).result()
-        except (StopIteration, *_ENDS):
+                self._delivery = asyncio.run_coroutine_threadsafe(self._deliver(item), self._loop)
+                self._delivery.result()
+        except _ENDS:
             pass
         except BaseException as failure:  # noqa: BLE001  (it is raised again in the loop)
             error = failure
@@ -123,7 +128,3 @@ class _Reader:
             self._over.set_result(None)
         else:
             self._over.set_exception(error)
-
-
-async def _delivered(deliver: Deliver, item: Any) -> None:
-    await deliver(item)
