@@ -79,7 +79,10 @@ class AsyncPreparer:
         self._moves = 0  # what the preparing loop, while it waits for groups, has to look at again
         self._settling = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
-        self._error: tuple[str, BaseException] | None = None
+        self._error: BaseException | None = None  # of the preparing loop: nothing is prepared any more
+        self._source_error: BaseException | None = (
+            None  # of the consuming loop: what is there is still prepared
+        )
         self._over: str | None = None  # why no step can be filled any more
         self._has_ended = False
         self._is_closed = False
@@ -94,11 +97,9 @@ class AsyncPreparer:
         if self._tasks:
             raise InvalidArgument("the preparer was started before")
         await self._intake.begin()
-        self._tasks = [asyncio.create_task(self._run("preparing", self._prepare_all), name="reroll-prepare")]
+        self._tasks = [asyncio.create_task(self._prepare_all(), name="reroll-prepare")]
         if self._source is not None:
-            self._tasks.append(
-                asyncio.create_task(self._run("consuming", self._consume_all), name="reroll-consume")
-            )
+            self._tasks.append(asyncio.create_task(self._consume_all(), name="reroll-consume"))
         return self
 
     async def shutdown(self) -> list[GenerationResult]:
@@ -238,7 +239,10 @@ class AsyncPreparer:
     # --- the consuming loop
 
     async def _consume_all(self) -> None:
-        await pump(self._source, self._sentinel, self._deliver)
+        try:
+            await pump(self._source, self._sentinel, self._deliver)
+        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
+            self._source_error = error
         self._has_ended = True
         self._move()
 
@@ -255,6 +259,13 @@ class AsyncPreparer:
     # --- the preparing loop
 
     async def _prepare_all(self) -> None:
+        try:
+            await self._prepare_one_after_the_other()
+        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
+            self._error = error
+            self._waits.wake()
+
+    async def _prepare_one_after_the_other(self) -> None:
         while True:
             step, started = self._steps.newest + 1, time.monotonic()
             await self._waits.until([object()], lambda step=step: self._steps.may_prepare(step), None, str)  # type: ignore[misc]
@@ -309,7 +320,7 @@ class AsyncPreparer:
         patience = self.config.short_after_s if self._steps.is_asked_for(step) else None
         if self.config.when_filtered == "wait":
             return _Plan(size, is_last, patience)
-        is_enough = arrivals.counted >= size or (is_last and self.config.allow_short and arrivals.counted > 0)
+        is_enough = arrivals.counted >= size or (is_last and self._may_be_short() and arrivals.counted > 0)
         return _Plan(arrivals.passed_of(size) if is_enough else None, is_last, patience)
 
     async def _try(self, step: int, plan: "_Plan") -> Any:
@@ -342,10 +353,13 @@ class AsyncPreparer:
         """Return a step of what is there; None if it is nothing, or less than it has to be."""
         batch = await self._leased(step, wanted, wait=False)
         count = batch.counts[self.config.task]
-        if count == wanted or (count and self.config.allow_short):
+        if count == wanted or (count and self._may_be_short()):
             return batch
         await batch.nack()
         return None
+
+    def _may_be_short(self) -> bool:
+        return self.config.allow_short and self._source_error is None
 
     async def _leased(self, step: int, wanted: int, *, wait: bool) -> Any:
         return await self.buffer.lease({self.config.task: wanted}, wait=wait, train_step=step)
@@ -379,14 +393,6 @@ class AsyncPreparer:
 
     async def _until_moved(self, moves: int) -> None:
         await self._waits.until([object()], lambda: self._moves != moves, None, str)
-
-    async def _run(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await loop()
-        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
-            if not self._is_closed:
-                self._error = (name, error)
-                self._waits.wake()
 
     # --- settling
 
@@ -440,11 +446,11 @@ class AsyncPreparer:
         return self._is_closed or self._error is not None or self._over is not None
 
     def _failure(self) -> Exception:
-        if self._error is not None:
-            name, error = self._error
-            failure = LoopFailed(f"the {name} loop failed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            return failure
+        for name, error in (("preparing", self._error), ("consuming", self._source_error)):
+            if error is not None:
+                failure = LoopFailed(f"the {name} loop failed: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                return failure
         return SourceEnded(self._over or "the source has ended")
 
     async def _explain(self, step: int) -> str:
