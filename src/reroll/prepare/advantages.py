@@ -1,6 +1,6 @@
 """How much better each member of a group is than the others, and the priority that follows from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,29 +12,8 @@ Values = npt.NDArray[np.float64]
 Method = str | Callable[[Values], npt.ArrayLike]
 """`standard`, `centered`, `leave_one_out`, or a function from the rewards of a group to its advantages."""
 
+METHODS: Final = ("standard", "centered", "leave_one_out")
 EPS: Final = 1e-8
-
-
-def _standard(rewards: Values) -> Values:
-    centered: Values = rewards - rewards.mean()
-    return centered / (rewards.std() + EPS)
-
-
-def _centered(rewards: Values) -> Values:
-    centered: Values = rewards - rewards.mean()
-    return centered
-
-
-def _leave_one_out(rewards: Values) -> Values:
-    count = len(rewards)
-    return (rewards - rewards.mean()) * (count / (count - 1)) if count > 1 else np.zeros(1)
-
-
-METHODS: Final[dict[str, Callable[[Values], Values]]] = {
-    "standard": _standard,
-    "centered": _centered,
-    "leave_one_out": _leave_one_out,
-}
 
 
 def advantages_of(rewards: npt.ArrayLike, method: Method = "standard") -> Values:
@@ -47,15 +26,35 @@ def advantages_of(rewards: npt.ArrayLike, method: Method = "standard") -> Values
     array = np.asarray(rewards, np.float64)
     if array.ndim != 1 or not np.isfinite(array).all():
         raise InvalidArgument(f"rewards must be finite numbers, one for each rollout, not {rewards!r}")
-    if not len(array):
-        return array
-    if not callable(method):
-        return _named(method)(array)
-    found = np.asarray(method(array), np.float64)
-    if found.shape != array.shape or not np.isfinite(found).all():
+    return advantages_by_group(array, [len(array)], method)
+
+
+def advantages_by_group(
+    rewards: Values, sizes: Sequence[int] | npt.NDArray[np.int64], method: Method
+) -> Values:
+    """Return the same for groups of these sizes, one after another; all at once, but for a function of the user's."""
+    if callable(method):
+        parts = np.split(rewards, np.cumsum(sizes)[:-1]) if len(sizes) else []
+        return np.concatenate([np.empty(0), *(_by(method, part) for part in parts if len(part))])
+    if method not in METHODS:
+        raise InvalidArgument(f"{method!r} is no advantage; use a function or one of: {', '.join(METHODS)}")
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    count = np.maximum(sizes, 1)
+    centered: Values = rewards - (np.bincount(group, rewards, len(sizes)) / count)[group]
+    if method == "standard":
+        std = np.sqrt(np.bincount(group, centered**2, len(sizes)) / count)
+        centered /= (std + EPS)[group]
+    elif method == "leave_one_out":
+        centered *= np.where(count > 1, count / np.maximum(count - 1, 1), 0.0)[group]
+    return centered
+
+
+def _by(method: Callable[[Values], npt.ArrayLike], rewards: Values) -> Values:
+    found = np.asarray(method(rewards), np.float64)
+    if found.shape != rewards.shape or not np.isfinite(found).all():
         name = getattr(method, "__name__", repr(method))
         raise InvalidArgument(
-            f"{name} must return a finite advantage for each of {len(array)} rewards, not {found!r}"
+            f"{name} must return a finite advantage for each of {len(rewards)} rewards, not {found!r}"
         )
     return found
 
@@ -64,9 +63,3 @@ def priority_of(advantages: npt.ArrayLike) -> float:
     """Return the priority of a group: the mean of the absolute advantages, 0 for none."""
     array: npt.NDArray[Any] = np.abs(np.asarray(advantages, np.float64))
     return float(array.mean()) if array.size else 0.0
-
-
-def _named(method: str) -> Callable[[Values], Values]:
-    if method not in METHODS:
-        raise InvalidArgument(f"{method!r} is no advantage; use a function or one of: {', '.join(METHODS)}")
-    return METHODS[method]

@@ -1,20 +1,28 @@
 """Rows of sequences written into flat arrays: each token is copied once, and numpy is called a few times per sequence.
 
-Columns that come from rollouts are joined by one call over all their parts; those that are the same for a whole sequence
-are filled slice by slice. What a rollout does not have is a slice of a constant.
+All columns lie in one block of memory: an allocator returns many blocks of some megabytes to the system at once, and then
+every page of the next batch costs more than what is written to it. Columns that come from rollouts are joined by one call
+over all their parts; those that are the same for a whole sequence are repeated, a stretch at a time, while it is still in
+the processor's cache. What a rollout does not have is a slice of a constant.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.prepare.packed import FILLER, NO_VERSION, PackedBatch
+from reroll.prepare.packed import FILLER, NO_VERSION, TOKEN_DTYPES, PackedBatch
 from reroll.prepare.sequences import Sequences
 
-_VERSIONS = np.iinfo(np.int32)
+_ALIGNMENT: Final = 64
+_STRETCH: Final = 1 << 14
+"""Tokens that are repeated at a time: too few bytes for an allocator to fetch, and return, pages of their own."""
+_MOST: Final = np.iinfo(np.int32).max
+_BYTE: Final = np.uint8
+
+Column = npt.NDArray[Any]
 
 
 def build_rows(
@@ -29,36 +37,48 @@ def build_rows(
     """Return the batch with these rows of these sequences; an empty row becomes a filler of so many tokens."""
     order = [number for row in rows for number in (row or ((FILLER,) if filler_length else ()))]
     counts = [len(row) or bool(filler_length) for row in rows]
-    parts = _Parts(sequences, order, filler_length, pad_token_id)
     index = np.array(order, np.int64)
-    is_real = index != FILLER
+    parts = _Parts(sequences, order, filler_length, pad_token_id)
+    columns = _columns(parts.size)
+    parts.write_ids(columns["input_ids"], columns["position_ids"])
+    parts.write_mask(columns["response_mask"])
+    parts.write_logprobs(columns["logprobs"], columns["logprob_mask"])
+    parts.write_versions(columns["versions"])
+    parts.write_repeated(columns["advantages"], _picked(sequences.advantage, index))
+    parts.write_repeated(columns["weights"], _picked(sequences.weight * weight_scale, index))
     return PackedBatch(
-        input_ids=parts.input_ids(),
-        position_ids=parts.position_ids(),
-        response_mask=parts.response_mask(),
-        **parts.logprobs(),
-        advantages=parts.constant(_picked(sequences.advantage, index, is_real)),
-        weights=parts.constant(_picked(sequences.weight * weight_scale, index, is_real)),
-        versions=parts.versions(),
-        cu_seqlens=parts.cu_seqlens,
+        **columns,
+        cu_seqlens=parts.bounds.astype(np.int32),
         cu_rows=np.cumsum([0, *counts], dtype=np.int32),
         sequence=index,
-        group=np.where(is_real, _picked(sequences.group, index, is_real), FILLER),
+        group=np.where(index == FILLER, FILLER, _picked(sequences.group, index)),
         pack_length=pack_length,
     )
 
 
-def _picked(
-    column: npt.NDArray[Any], index: npt.NDArray[np.int64], is_real: npt.NDArray[np.bool_]
-) -> npt.NDArray[Any]:
+def _columns(size: int) -> dict[str, Any]:
+    """Return the columns of so many tokens, one after another in one block."""
+    dtypes = {name: np.dtype(dtype) for name, dtype in TOKEN_DTYPES.items()}
+    strides = {name: -(-size * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for name, dtype in dtypes.items()}
+    block = np.empty(sum(strides.values()), _BYTE)
+    columns: dict[str, Any] = {}
+    start = 0
+    for name, dtype in dtypes.items():
+        columns[name] = block[start : start + size * dtype.itemsize].view(dtype)
+        start += strides[name]
+    return columns
+
+
+def _picked(column: Column, index: npt.NDArray[np.int64]) -> Column:
     """Return the column's values of these sequences, 0 for fillers."""
+    is_real = index != FILLER
     picked = np.zeros(len(index), column.dtype)
     picked[is_real] = column[index[is_real]]
     return picked
 
 
 class _Parts:
-    """Where each sequence goes, and the columns one after another."""
+    """The parts that are joined, in the order in which they are joined."""
 
     def __init__(self, table: Sequences, order: list[int], filler_length: int, pad_token_id: int) -> None:
         filler = np.full(filler_length, pad_token_id, np.int32)
@@ -70,86 +90,87 @@ class _Parts:
         self._versions = [table.versions[i].parts if i >= 0 else ((), ()) for i in order]
         self._heads = [len(prompt) for prompt in self._prompts]
         self._tails = [len(response) for response in self._responses]
-        lengths = np.array(self._heads, np.int64) + np.array(self._tails, np.int64)
-        bounds = np.zeros(len(order) + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
-        self._size = int(bounds[-1])
-        if self._size > np.iinfo(np.int32).max:
+        self._halves = np.array([self._heads, self._tails], np.int64).T.ravel()
+        self._lengths = self._halves[::2] + self._halves[1::2]
+        self.bounds = np.concatenate(([0], np.cumsum(self._lengths)))
+        self.size = int(self.bounds[-1])
+        if self.size > _MOST:
             raise InvalidArgument(
-                f"{self._size:,} tokens do not fit into one packed batch; pack fewer sequences at once"
+                f"{self.size:,} tokens are too many for one packed batch; pack fewer sequences at once"
             )
-        self.cu_seqlens = bounds.astype(np.int32)
-        self._bounds: list[int] = bounds.tolist()
-        longest = int(lengths.max(initial=0))
-        self._zeros = np.zeros(longest, np.float32)
-        self._nones = np.zeros(longest, np.uint8)
-        self._ones = np.ones(longest, np.uint8)
-        self._counting = np.arange(longest, dtype=np.int32)
+        self._longest = int(self._lengths.max(initial=0))
 
-    def _joined(self, heads: Sequence[Any], tails: Sequence[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        out = np.empty(self._size, dtype)
-        parts = [part for pair in zip(heads, tails, strict=True) for part in pair]
-        if parts:
-            np.concatenate(parts, out=out)
-        return out
+    def write_ids(self, ids: Column, positions: Column) -> None:
+        _join(_pairs(self._prompts, self._responses), ids)
+        counting = np.arange(self._longest, dtype=np.int32)
+        _join([counting[:length] for length in self._lengths.tolist()], positions)
 
-    def input_ids(self) -> npt.NDArray[np.int32]:
-        return self._joined(self._prompts, self._responses, np.int32)
-
-    def position_ids(self) -> npt.NDArray[np.int32]:
-        counting, out = self._counting, np.empty(self._size, np.int32)
-        parts = [counting[: head + tail] for head, tail in zip(self._heads, self._tails, strict=True)]
-        if parts:
-            np.concatenate(parts, out=out)
-        return out
-
-    def response_mask(self) -> npt.NDArray[np.bool_]:
-        none, ones = self._nones, self._ones
+    def write_mask(self, mask: Column) -> None:
+        ones, zeros = np.ones(self._longest, _BYTE), np.zeros(self._longest, _BYTE)
         tails = [
-            ones[:tail] if mask is None else mask for mask, tail in zip(self._masks, self._tails, strict=True)
+            ones[:n] if given is None else given for given, n in zip(self._masks, self._tails, strict=True)
         ]
-        return self._joined([none[:head] for head in self._heads], tails, np.uint8).view(np.bool_)
+        _join(_pairs([zeros[:head] for head in self._heads], tails), mask.view(_BYTE))
 
-    def logprobs(self) -> dict[str, Any]:
-        """Return the log-probabilities and where there is one; what is no finite number is none."""
-        zeros, none, ones = self._zeros, self._nones, self._ones
-        pairs = list(zip(self._logprobs, self._tails, strict=True))
-        tails = [zeros[:tail] if given is None else given for given, tail in pairs]
-        logprobs = self._joined([zeros[:head] for head in self._heads], tails, np.float32)
-        exists = self._joined(
-            [none[:head] for head in self._heads],
-            [(none if given is None else ones)[:tail] for given, tail in pairs],
-            np.uint8,
-        ).view(np.bool_)
-        is_finite = np.isfinite(logprobs)
-        if not is_finite.all():
+    def write_logprobs(self, logprobs: Column, exists: Column) -> None:
+        """Write the log-probabilities and where there is one; what is no finite number is none."""
+        zeros = np.zeros(self._longest, np.float32)
+        tails = [
+            zeros[:n] if given is None else given
+            for given, n in zip(self._logprobs, self._tails, strict=True)
+        ]
+        _join(_pairs([zeros[:head] for head in self._heads], tails), logprobs)
+        self._write_halves(exists, [given is not None for given in self._logprobs], False)
+        # A sum of squares is finite only if all of them are; looking at each one takes longer.
+        with np.errstate(all="ignore"):
+            total = np.dot(logprobs, logprobs)
+        if not np.isfinite(total):
+            is_finite = np.isfinite(logprobs)
             exists &= is_finite
             logprobs[~is_finite] = 0.0
-        return {"logprobs": logprobs, "logprob_mask": exists}
 
-    def constant(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return each sequence's value at each of its tokens."""
-        out = np.empty(self._size, np.float32)
-        start = 0
-        for value, end in zip(values.tolist(), self._bounds[1:], strict=True):
-            out[start:end] = value
-            start = end
-        return out
-
-    def versions(self) -> npt.NDArray[np.int32]:
-        out = np.empty(self._size, np.int32)
+    def write_versions(self, versions: Column) -> None:
+        """Write the version of each token; nearly always one version made the whole response."""
         try:
-            for start, end, head, (values, ends) in zip(
-                self._bounds, self._bounds[1:], self._heads, self._versions, strict=False
-            ):
-                first = start + head
-                out[start : first if values else end] = NO_VERSION
-                run = first
-                for value, stop in zip(values, ends, strict=True):
-                    out[run : first + stop] = value
-                    run = first + stop
+            first_runs = [values[0] if values else NO_VERSION for values, _ in self._versions]
+            self._write_halves(versions, first_runs, NO_VERSION)
+            for place, (values, ends) in enumerate(self._versions):
+                if len(values) > 1:
+                    response = versions[self.bounds[place] + self._heads[place] : self.bounds[place + 1]]
+                    for value, start, end in zip(values[1:], ends[:-1], ends[1:], strict=True):
+                        response[start:end] = value
         except OverflowError:
             raise InvalidArgument(
                 "a version does not fit into int32; count versions in training steps"
             ) from None
-        return out
+
+    def write_repeated(self, out: Column, values: Column) -> None:
+        """Write each sequence's value to each of its tokens."""
+        _repeat(values.astype(out.dtype), self._lengths, out)
+
+    def _write_halves(self, out: Column, of_responses: Sequence[Any], of_prompts: Any) -> None:
+        """Write one value to each token of a response, another to each of a prompt."""
+        values = np.full((len(of_responses), 2), of_prompts, out.dtype)
+        values[:, 1] = of_responses
+        _repeat(values.ravel(), self._halves, out)
+
+
+def _pairs(heads: Sequence[Any], tails: Sequence[Any]) -> list[Any]:
+    return [part for pair in zip(heads, tails, strict=True) for part in pair]
+
+
+def _join(parts: list[Any], out: Column) -> None:
+    if parts:  # numpy joins no parts only if it must not
+        np.concatenate(parts, out=out)
+
+
+def _repeat(values: Column, counts: npt.NDArray[np.int64], out: Column) -> None:
+    """Do what `np.repeat` does, into memory that is there."""
+    if not len(out):
+        return
+    step = max(1, _STRETCH * len(counts) // len(out))
+    start = 0
+    for first in range(0, len(counts), step):
+        stretch = np.repeat(values[first : first + step], counts[first : first + step])
+        out[start : start + len(stretch)] = stretch
+        start += len(stretch)

@@ -16,10 +16,16 @@ NO_VERSION: Final = -1
 FILLER: Final = -1
 """In place of a sequence's number: a token of weight 0 that makes an empty row computable."""
 
-TOKEN_COLUMNS: Final = (
-    *("input_ids", "position_ids", "response_mask", "logprobs", "logprob_mask", "advantages", "weights"),
-    "versions",
-)
+TOKEN_DTYPES: Final[dict[str, type[np.generic]]] = {
+    "input_ids": np.int32,
+    "position_ids": np.int32,
+    "logprobs": np.float32,
+    "advantages": np.float32,
+    "weights": np.float32,
+    "versions": np.int32,
+    "response_mask": np.bool_,
+    "logprob_mask": np.bool_,
+}
 """The columns with an entry for each token."""
 
 
@@ -71,6 +77,10 @@ class PackedBatch:
         return int(np.count_nonzero(self.response_mask))
 
     @property
+    def num_filler_tokens(self) -> int:
+        return int(np.diff(self.cu_seqlens)[self.sequence == FILLER].sum())
+
+    @property
     def is_empty(self) -> bool:
         """Whether it holds nothing but fillers."""
         return not self.num_sequences
@@ -99,7 +109,7 @@ class PackedBatch:
             )
         first, last = int(self.cu_rows[start]), int(self.cu_rows[stop])
         begin, end = int(self.cu_seqlens[first]), int(self.cu_seqlens[last])
-        tokens: dict[str, Any] = {name: getattr(self, name)[begin:end] for name in TOKEN_COLUMNS}
+        tokens: dict[str, Any] = {name: getattr(self, name)[begin:end] for name in TOKEN_DTYPES}
         return type(self)(
             **tokens,
             cu_seqlens=self.cu_seqlens[first : last + 1] - begin,
@@ -115,7 +125,7 @@ class PackedBatch:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all arrays by name, `document_ids` among them."""
-        names = (*TOKEN_COLUMNS, "document_ids", "cu_seqlens", "cu_rows", "sequence", "group")
+        names = (*TOKEN_DTYPES, "document_ids", "cu_seqlens", "cu_rows", "sequence", "group")
         return {name: getattr(self, name) for name in names}
 
     def to_torch(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class RankBatch:
     @property
     def num_tokens(self) -> int:
         """Tokens on this rank, without fillers."""
-        return sum(part.num_tokens for part in self.micro_batches if not part.is_empty)
+        return sum(part.num_tokens - part.num_filler_tokens for part in self.micro_batches)
 
 
 def split(
@@ -93,7 +93,7 @@ def split(
     scale = _weight_scale(table, fitted.numbers, weight_norm)
     counts = _count(fitted, scale, sum(map(bool, rows)))
     parts = []
-    for rank, chosen in enumerate(_deal([sum(lengths[i] for i in row) for row in rows], num_ranks)):
+    for rank, chosen in enumerate(deal([sum(lengths[i] for i in row) for row in rows], num_ranks)):
         built = build_rows(
             table,
             [rows[row] for row in chosen],
@@ -134,7 +134,7 @@ def spread(
     return rows
 
 
-def _deal(sizes: Sequence[int], num_ranks: int) -> list[list[int]]:
+def deal(sizes: Sequence[int], num_ranks: int) -> list[list[int]]:
     """Return the rows of each rank, equally many, with sums as equal as largest differencing makes them."""
     order = sorted(range(len(sizes)), key=lambda row: -sizes[row])
     # A partial deal: the sum of each rank, largest first, and its rows. The heap has the widest first.

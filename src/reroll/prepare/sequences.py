@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.prepare.advantages import Method, advantages_of, priority_of
+from reroll.prepare.advantages import Method, advantages_by_group, priority_of
 from reroll.prepare.filters import prompt_id_of, scores_of
 from reroll.prepare.members import Floats, Ids, Mask, Member, read_member
-from reroll.rollout import VersionRuns, effective_response_mask
+from reroll.rollout import VersionRuns, effective_response_mask, read_score
 from reroll.sample import Sample, SampleInfo
 
 TRUNCATED: Final = "length"
@@ -149,14 +149,16 @@ def sequences_of(
     if token_stale_threshold is not None and train_step is None:
         raise InvalidArgument("token_stale_threshold needs train_step, since staleness is that of a step")
     drawn = [sample if isinstance(sample, Sample) else Sample(sample, _info_of(sample)) for sample in samples]
-    scores, advantages = _scores_and_advantages([sample.group for sample in drawn], advantage)
-    prompt_ids = [prompt_id_of(sample.group) for sample in drawn]
-    members = _read_members([sample.group for sample in drawn], prompt_ids)
+    groups = [sample.group for sample in drawn]
+    infos = [sample.info for sample in drawn]
+    sizes = np.array([len(group) for group in groups], np.int64)
+    scores = _read_scores(groups, needed=advantage is not None)
+    advantages = np.zeros(len(scores)) if advantage is None else advantages_by_group(scores, sizes, advantage)
+    prompt_ids = [prompt_id_of(group) for group in groups]
+    members = _read_members(groups, prompt_ids)
     columns = [list(column) for column in zip(*members, strict=True)] or [[] for _ in range(6)]
     prompts, responses, logprobs, masks, versions, reasons = columns
-    sizes = np.array([len(sample.group) for sample in drawn], np.int64)
     group = np.repeat(np.arange(len(drawn)), sizes)
-    infos = [sample.info for sample in drawn]
     times_used = np.array([info.times_sampled for info in infos], np.int64)[group]
     weight = np.array([info.weight for info in infos], np.float64)[group]
     staleness = np.array([info.staleness for info in infos], np.int64)[group]
@@ -164,7 +166,7 @@ def sequences_of(
         staleness = _staleness(versions, staleness, train_step)
     is_truncated = np.array([reason == TRUNCATED for reason in reasons], np.bool_)
     if token_stale_threshold is not None and train_step is not None:
-        rollouts = [rollout for sample in drawn for rollout in sample.group]
+        rollouts = [rollout for group in groups for rollout in group]
         for row in np.flatnonzero(staleness >= token_stale_threshold).tolist():
             fresh = effective_response_mask(rollouts[row], train_step, token_stale_threshold)
             masks[row] = np.asarray(fresh, np.uint8)
@@ -207,23 +209,19 @@ def _read_members(groups: Sequence[Sequence[Any]], prompt_ids: Sequence[Any]) ->
     return members
 
 
-def _scores_and_advantages(
-    groups: Sequence[Sequence[Any]], method: Method | None
-) -> tuple[FloatColumn, FloatColumn]:
-    """Return the reward and the advantage of every member; a missing reward is NaN, and refused if it is needed."""
-    scores: list[FloatColumn] = [np.empty(0)]
-    advantages: list[FloatColumn] = [np.empty(0)]
-    for group in groups:
-        found = scores_of(group)
-        known = [score for score in found if score is not None]
-        if method is not None and len(known) < len(found):
-            raise InvalidArgument(
-                f"prompt {prompt_id_of(group)!r}: rollout {found.index(None)} has no reward;"
-                f" patch it before, or use advantage=None"
-            )
-        scores.append(np.array(found, np.float64))
-        advantages.append(np.zeros(len(found)) if method is None else advantages_of(known, method))
-    return np.concatenate(scores), np.concatenate(advantages)
+def _read_scores(groups: Sequence[Sequence[Any]], *, needed: bool) -> FloatColumn:
+    """Return the reward of every member, NaN where there is none; raises InvalidArgument if it is needed."""
+    found = [read_score(getattr(rollout, "reward", None)) for group in groups for rollout in group]
+    scores = np.array(found, np.float64)  # None becomes NaN
+    if not np.isfinite(scores).all():
+        for group in groups:
+            known = scores_of(group)  # refuses what is not finite
+            if needed and None in known:
+                raise InvalidArgument(
+                    f"prompt {prompt_id_of(group)!r}: rollout {known.index(None)} has no reward;"
+                    f" patch it before, or use advantage=None"
+                )
+    return scores
 
 
 def _staleness(versions: Sequence[VersionRuns], told: IntColumn, train_step: int) -> IntColumn:
