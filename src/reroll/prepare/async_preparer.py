@@ -7,10 +7,10 @@ when all ranks are done with it; until then its groups come back if anything goe
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.errors import Closed, InvalidArgument, LeaseExpired, LoopFailed, SourceEnded, WaitTimeout
@@ -21,21 +21,10 @@ from reroll.prepare.results import GenerationResult
 from reroll.prepare.sources import pump
 from reroll.prepare.step import Prepared, StepData, prepare_step
 from reroll.prepare.steps import Steps
-from reroll.rollout import Status
+from reroll.prepare.taking import Taking
 from reroll.waiting import LoopWaits, deadline_of
 
 _FORMAT: Final = 1
-
-
-class _Plan(NamedTuple):
-    """What the preparing loop waits for."""
-
-    wanted: int | None
-    """How many groups the step has; None while that is not known."""
-    is_last: bool
-    """Whether nothing will come any more."""
-    patience_s: float | None
-    """After which time a step may be short; None: it waits."""
 
 
 class AsyncPreparer:
@@ -76,18 +65,18 @@ class AsyncPreparer:
         self._steps: Steps[Prepared] = Steps(config.num_ranks, config.async_steps, config.first_step - 1)
         self._leases: dict[int, Any] = {}
         self._waits = LoopWaits()
-        self._moves = 0  # what the preparing loop, while it waits for groups, has to look at again
+        self._taking = Taking(
+            config,
+            self.buffer,
+            self._intake,
+            self._waits,
+            is_asked_for=lambda step: self._steps.is_asked_for(step),  # noqa: PLW0108  (a restore replaces them)
+        )
         self._settling = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._error: BaseException | None = None  # of the preparing loop: nothing is prepared any more
-        self._source_error: BaseException | None = (
-            None  # of the consuming loop: what is there is still prepared
-        )
-        self._over: str | None = None  # why no step can be filled any more
-        self._has_ended = False
         self._is_closed = False
         self._advanced = config.first_step - 1
-        self._last_result: float | None = None
 
     # --- its life
 
@@ -154,7 +143,7 @@ class AsyncPreparer:
         self._check_started()
         self._steps.check(rank, step)
         self._steps.ask(rank, step)
-        self._move()
+        self._taking.moved()
         await self._settle_by(deadline)
         try:
             await self._waits.until(
@@ -242,19 +231,19 @@ class AsyncPreparer:
         try:
             await pump(self._source, self._sentinel, self._deliver)
         except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
-            self._source_error = error
-        self._has_ended = True
-        self._move()
+            self._taking.source_error = error
+        self._taking.has_ended = True
+        self._taking.moved()
 
     async def _deliver(self, item: Any) -> None:
         await self._take_in(item, None)
 
     async def _take_in(self, item: Any, timeout: float | None) -> int:
-        self._last_result = time.monotonic()
+        self._taking.came()
         try:
             return await self._intake.take(item, self._steps.newest + 1, timeout)
         finally:
-            self._move()
+            self._taking.moved()
 
     # --- the preparing loop
 
@@ -270,7 +259,7 @@ class AsyncPreparer:
             step, started = self._steps.newest + 1, time.monotonic()
             await self._waits.until([object()], lambda step=step: self._steps.may_prepare(step), None, str)  # type: ignore[misc]
             allowed = time.monotonic()
-            batch = await self._take(step)
+            batch = await self._taking.take(step)
             taken = time.monotonic()
             try:
                 prepared = await self._prepare(step, batch)
@@ -297,102 +286,6 @@ class AsyncPreparer:
         else:
             generated = arrivals.take_all()
         return await asyncio.to_thread(prepare_step, step, samples, generated, self.config)
-
-    async def _take(self, step: int) -> Any:
-        """Return the groups of a step, under a lease; None for none, where that is configured."""
-        await self._expire(step)
-        while True:
-            moves, plan = self._moves, self._plan(step)
-            if plan.wanted == 0:
-                return None
-            batch = await self._try(step, plan)
-            if batch is not None:
-                return batch
-            if self._plan(step) != plan:
-                continue
-            if plan.is_last:
-                await self._tell_over(step, moves)
-            else:
-                await self._until_moved(moves)
-
-    def _plan(self, step: int) -> "_Plan":
-        size, is_last, arrivals = self.config.global_batch_size, self._has_ended, self._intake.arrivals
-        patience = self.config.short_after_s if self._steps.is_asked_for(step) else None
-        if self.config.when_filtered == "wait":
-            return _Plan(size, is_last, patience)
-        is_enough = arrivals.counted >= size or (is_last and self._may_be_short() and arrivals.counted > 0)
-        return _Plan(arrivals.passed_of(size) if is_enough else None, is_last, patience)
-
-    async def _try(self, step: int, plan: "_Plan") -> Any:
-        """Return the groups of a step; None if they are not there, or another plan is to be made."""
-        if plan.wanted is None:
-            return None
-        if not plan.is_last:
-            batch = await self._lease(step, plan.wanted, plan)
-            if batch is not None or plan.patience_s is None or self._plan(step) != plan:
-                return batch
-        return await self._lease_rest(step, plan.wanted)
-
-    async def _lease(self, step: int, wanted: int, plan: "_Plan") -> Any:
-        """Return a full step; None if the plan changed, or patience was over, before there was one."""
-        lease = asyncio.create_task(self._leased(step, wanted, wait=True))
-        other = asyncio.create_task(
-            self._waits.until(
-                [object()], lambda: self._plan(step) != plan, None, str
-            )  # not for every group that comes
-        )
-        try:
-            await asyncio.wait((lease, other), timeout=plan.patience_s, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            if (batch := await _given_up(lease, other)) is not None:
-                await batch.nack()
-            raise
-        return await _given_up(lease, other)
-
-    async def _lease_rest(self, step: int, wanted: int) -> Any:
-        """Return a step of what is there; None if it is nothing, or less than it has to be."""
-        batch = await self._leased(step, wanted, wait=False)
-        count = batch.counts[self.config.task]
-        if count == wanted or (count and self._may_be_short()):
-            return batch
-        await batch.nack()
-        return None
-
-    def _may_be_short(self) -> bool:
-        return self.config.allow_short and self._source_error is None
-
-    async def _leased(self, step: int, wanted: int, *, wait: bool) -> Any:
-        return await self.buffer.lease({self.config.task: wanted}, wait=wait, train_step=step)
-
-    async def _expire(self, step: int) -> None:
-        limit = self.config.max_staleness
-        if limit is None:
-            return
-        task = self.config.task
-        expired = await self.buffer.refresh_staleness(
-            task_stale_thresholds={task: limit + 1},
-            current_train_step=step,
-            expired_groups_retryable_by_task={task: self.config.retry_expired},
-        )
-        self._intake.expired(expired[task])
-
-    async def _tell_over(self, step: int, moves: int) -> None:
-        """Let whoever waits for a step know that there will be none, unless something moves."""
-        self._over = f"the source has ended: {await self._missing(step)}"
-        self._waits.wake()
-        try:
-            await self._until_moved(moves)
-        finally:
-            self._over = None
-
-    # --- waiting
-
-    def _move(self) -> None:
-        self._moves += 1
-        self._waits.wake()
-
-    async def _until_moved(self, moves: int) -> None:
-        await self._waits.until([object()], lambda: self._moves != moves, None, str)
 
     # --- settling
 
@@ -443,15 +336,15 @@ class AsyncPreparer:
             raise Closed("the preparer was not started; call start(), or use it in a `with`")
 
     def _cannot_go_on(self) -> bool:
-        return self._is_closed or self._error is not None or self._over is not None
+        return self._is_closed or self._error is not None or self._taking.over is not None
 
     def _failure(self) -> Exception:
-        for name, error in (("preparing", self._error), ("consuming", self._source_error)):
+        for name, error in (("preparing", self._error), ("consuming", self._taking.source_error)):
             if error is not None:
                 failure = LoopFailed(f"the {name} loop failed: {type(error).__name__}: {error}")
                 failure.__cause__ = error
                 return failure
-        return SourceEnded(self._over or "the source has ended")
+        return SourceEnded(self._taking.over or "the source has ended")
 
     async def _explain(self, step: int) -> str:
         """Return why a step is not there yet."""
@@ -461,31 +354,5 @@ class AsyncPreparer:
                 "behind; is it alive?"
             )
         if self._steps.newest + 1 < step:
-            return f"get_data of step {step} timed out: step {self._steps.newest + 1} comes first, and has {await self._missing(step)}"
-        return f"get_data of step {step} timed out: {await self._missing(step)}"
-
-    async def _missing(self, step: int) -> str:
-        size, arrivals = self.config.global_batch_size, self._intake.arrivals
-        if self.config.when_filtered == "yield":
-            there, what = arrivals.counted, "results"
-        else:
-            there, what = await self.buffer.count(self.config.task, Status.COMPLETED), "groups"
-        seconds = None if self._last_result is None else time.monotonic() - self._last_result
-        when = "no result has come" if seconds is None else f"the last result came {seconds:.1f} s ago"
-        repeated = (
-            f"; {self._intake.repeated} results had a prompt_id that had come before, and were stored once (give each "
-            "request its own, or set unique_prompt_ids=False)"
-            if self._intake.repeated
-            else ""
-        )
-        missing = max(0, size - there)
-        held = "" if missing else " (are they held back by the rate limiter of the buffer?)"
-        return f"{missing} of {size} {what} are missing for step {step}{held}; {when}, {arrivals.results} in all{repeated}"
-
-
-async def _given_up(lease: asyncio.Task[Any], other: asyncio.Task[Any]) -> Any:
-    """Give up waiting; return what was leased all the same, None if nothing was. Raises what the lease raised."""
-    lease.cancel()
-    other.cancel()
-    await asyncio.gather(lease, other, return_exceptions=True)
-    return None if lease.cancelled() else lease.result()
+            return f"get_data of step {step} timed out: step {self._steps.newest + 1} comes first, and has {await self._taking.missing(step)}"
+        return f"get_data of step {step} timed out: {await self._taking.missing(step)}"
