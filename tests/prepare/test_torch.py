@@ -28,5 +28,5 @@ def test_tensors_are_views(make):
     assert tensors["advantages"].dtype == torch.float32
     for name, tensor in tensors.items():
         assert np.array_equal(tensor.numpy(), getattr(batch, name)), name
-    tensors["weights"][...] = 3.0
-    assert (batch.weights == 3.0).all()
+    tensors["logprobs"][...] = 3.0
+    assert (batch.logprobs == 3.0).all()

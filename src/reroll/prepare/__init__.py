@@ -4,7 +4,8 @@ results     `GenerationResult`, what an engine returns for a prompt, and its gro
 filters     verdicts: which groups teach nothing, and why
 advantages  how much better each member is than the others
 sequences   `Sequences`, the one table of what is indexed together; members reads rollouts for it
-packing     rows of bounded length and micro-batches; building writes them into a `PackedBatch` (packed), padding pads
+packing     rows of bounded length and micro-batches; building writes them into a `PackedBatch`
+            (packed, columns), padding pads them
 ranks       the part of each rank, balanced, with the counts of the whole
 metrics     numbers about what was generated, what is trained, how it was packed
 
@@ -22,6 +23,7 @@ import typing as _typing
 
 from reroll.prepare.advantages import advantages_of, priority_of
 from reroll.prepare.async_preparer import AsyncPreparer
+from reroll.prepare.columns import Memory
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.filters import Screened, Verdict, judge, screen, solve_rate
 from reroll.prepare.metrics import generation_metrics, packing_metrics, training_metrics
@@ -45,6 +47,7 @@ __all__ = [
     "AsyncPreparer",
     "GenerationResult",
     "GlobalCounts",
+    "Memory",
     "PackedBatch",
     "PaddedBatch",
     "PrepareConfig",

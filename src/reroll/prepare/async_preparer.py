@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.errors import Closed, InvalidArgument, LeaseExpired, LoopFailed, SourceEnded, WaitTimeout
+from reroll.prepare.columns import Memory
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.intake import Intake
 from reroll.prepare.prompts import Prompts
@@ -64,6 +65,7 @@ class AsyncPreparer:
         self._intake = Intake(config, self.buffer, self._prompts)
         self._steps: Steps[Prepared] = Steps(config.num_ranks, config.async_steps, config.first_step - 1)
         self._leases: dict[int, Any] = {}
+        self._memory = Memory(spare_blocks=2)
         self._waits = LoopWaits()
         self._taking = Taking(
             config,
@@ -285,7 +287,7 @@ class AsyncPreparer:
             generated = arrivals.take_up_to(max(sample.info.uid for sample in samples))
         else:
             generated = arrivals.take_all()
-        return await asyncio.to_thread(prepare_step, step, samples, generated, self.config)
+        return await asyncio.to_thread(prepare_step, step, samples, generated, self.config, self._memory)
 
     # --- settling
 

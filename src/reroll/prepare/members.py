@@ -23,7 +23,16 @@ _NOTHING: Ids = np.empty(0, np.int32)
 def read_member(rollout: Any) -> Member:
     """Return prompt, response, log-probs, mask, versions and finish reason; raises InvalidArgument."""
     if type(rollout) is Rollout:
-        prompt, response, logprobs, mask, versions, reason = _read_own(rollout)
+        member: Any = _read_own(rollout)
+        prompt, response, logprobs, mask, versions, reason = member
+        if prompt is not None and response is not None:  # nearly always, and all lengths agree
+            length, ends = len(response), versions.parts[1]
+            if (
+                (logprobs is None or len(logprobs) == length)
+                and (mask is None or len(mask) == length)
+                and (not ends or ends[-1] == length)
+            ):
+                return member  # type: ignore[no-any-return]  # the types of its slots
     else:
         prompt = as_ids("prompt_ids", getattr(rollout, "prompt_ids", None))
         response = as_ids("response_ids", rollout.response_ids)

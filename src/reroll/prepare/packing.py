@@ -13,6 +13,7 @@ import numpy as np
 
 from reroll.errors import InvalidArgument
 from reroll.prepare.building import build_rows
+from reroll.prepare.columns import Memory
 from reroll.prepare.packed import PackedBatch
 from reroll.prepare.sequences import IntColumn, Sequences
 
@@ -72,11 +73,13 @@ def best_fit(lengths: Sequence[int], numbers: Sequence[int], pack_length: int) -
     return rows
 
 
-def pack(sequences: Sequences, pack_length: int, *, overlong: Overlong = "error") -> PackedBatch:
+def pack(
+    sequences: Sequences, pack_length: int, *, overlong: Overlong = "error", memory: Memory | None = None
+) -> PackedBatch:
     """Return all sequences in as few rows as best fit finds. Raises InvalidArgument for what does not fit, see `fit`."""
     fitted = fit(sequences, pack_length, overlong)
     rows = best_fit(fitted.sequences.length.tolist(), fitted.numbers, pack_length)
-    return build_rows(fitted.sequences, rows, pack_length=pack_length)
+    return build_rows(fitted.sequences, rows, pack_length=pack_length, memory=memory)
 
 
 def micro_batches(packed: PackedBatch, max_tokens: int) -> list[PackedBatch]:

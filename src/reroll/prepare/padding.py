@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.prepare.packed import NO_VERSION, TOKEN_DTYPES, PackedBatch, to_tensors
+from reroll.prepare.packed import NO_VERSION, REPEATED, STORED, PackedBatch, to_tensors
 from reroll.prepare.packing import row_of_each
 from reroll.prepare.sequences import Sequences
 
@@ -52,7 +52,7 @@ def pad(
     width = -(-(longest if length is None else length) // multiple_of) * multiple_of
     exists = np.arange(width) < sizes[:, None]
     columns: dict[str, Any] = {}
-    for name in (*TOKEN_DTYPES, "document_ids"):
+    for name in (*STORED, *REPEATED):
         flat = getattr(packed, name)
         padding = pad_token_id if name == "input_ids" else _PADDING.get(name, 0)
         columns[name] = np.full(exists.shape, padding, flat.dtype)

@@ -15,6 +15,7 @@ import numpy as np
 
 from reroll.errors import InvalidArgument
 from reroll.prepare.building import build_rows
+from reroll.prepare.columns import Memory
 from reroll.prepare.packed import PackedBatch
 from reroll.prepare.packing import Fitted, Overlong, best_fit, fit
 from reroll.prepare.sequences import Sequences
@@ -74,12 +75,14 @@ def split(
     weight_norm: WeightNorm = "max",
     filler_length: int = 1,
     pad_token_id: int = 0,
+    memory: Memory | None = None,
 ) -> list[RankBatch]:
     """Return the part of each rank; a micro-batch has `rows_per_micro_batch` rows of at most `pack_length` tokens.
 
     Every rank gets the same number of micro-batches, none if there are no sequences. A row that there is no sequence for
     holds `filler_length` tokens of weight 0 that are not trained on, so that it can be computed like any other. Weights are
-    divided by the largest (`mean`: by their mean) of all sequences. Raises InvalidArgument as `fit`.
+    divided by the largest (`mean`: by their mean) of all sequences. Whoever splits step after step gives a `memory`, which
+    is used again when a step is let go. Raises InvalidArgument as `fit`.
     """
     if num_ranks < 1 or rows_per_micro_batch < 1 or filler_length < 0:
         raise InvalidArgument(
@@ -92,18 +95,23 @@ def split(
     rows = _rows_for(lengths, fitted.numbers, num_ranks, pack_length)
     scale = _weight_scale(table, fitted.numbers, weight_norm)
     counts = _count(fitted, scale, sum(map(bool, rows)))
+    dealt = deal([sum(lengths[i] for i in row) for row in rows], num_ranks)
+    # One batch of all ranks, which then get views of it: memory is fetched once.
+    built = build_rows(
+        table,
+        [rows[row] for chosen in dealt for row in chosen],
+        pack_length=pack_length,
+        filler_length=filler_length,
+        pad_token_id=pad_token_id,
+        weight_scale=scale,
+        memory=memory,
+    )
+    each = len(dealt[0])
     parts = []
-    for rank, chosen in enumerate(deal([sum(lengths[i] for i in row) for row in rows], num_ranks)):
-        built = build_rows(
-            table,
-            [rows[row] for row in chosen],
-            pack_length=pack_length,
-            filler_length=filler_length,
-            pad_token_id=pad_token_id,
-            weight_scale=scale,
-        )
-        starts = range(0, built.num_rows, rows_per_micro_batch)
-        cut = [built.rows(start, min(start + rows_per_micro_batch, built.num_rows)) for start in starts]
+    for rank in range(num_ranks):
+        end = (rank + 1) * each
+        starts = range(rank * each, end, rows_per_micro_batch)
+        cut = [built.rows(start, min(start + rows_per_micro_batch, end)) for start in starts]
         parts.append(RankBatch(rank=rank, micro_batches=cut, counts=counts))
     return parts
 

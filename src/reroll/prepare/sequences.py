@@ -226,14 +226,12 @@ def _read_scores(groups: Sequence[Sequence[Any]], *, needed: bool) -> FloatColum
 
 def _staleness(versions: Sequence[VersionRuns], told: IntColumn, train_step: int) -> IntColumn:
     """Return the staleness of each sequence at this step; without versions it is what the draw told."""
-    oldest = [runs.oldest for runs in versions]
-    return np.array(
-        [
-            old if version is None else train_step - version - 1
-            for version, old in zip(oldest, told.tolist(), strict=True)
-        ],
-        np.int64,
-    )
+    runs = [held.parts[0] for held in versions]
+    oldest = [values[0] if len(values) == 1 else min(values, default=None) for values in runs]
+    known = np.array([version is not None for version in oldest], np.bool_)
+    staleness = told.copy()
+    staleness[known] = train_step - 1 - np.array([v for v in oldest if v is not None], np.int64)
+    return staleness
 
 
 def _lengths(values: Sequence[Ids]) -> IntColumn:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reroll.prepare.arrivals import Generated
+from reroll.prepare.columns import Memory
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.metrics import generation_metrics, packing_metrics, training_metrics
 from reroll.prepare.packed import PackedBatch
@@ -51,9 +52,13 @@ class Prepared:
 
 
 def prepare_step(
-    step: int, samples: Sequence[Sample], generated: Generated, config: PrepareConfig
+    step: int,
+    samples: Sequence[Sample],
+    generated: Generated,
+    config: PrepareConfig,
+    memory: Memory | None = None,
 ) -> Prepared:
-    """Return a step that is made of these groups. Raises InvalidArgument, which names the prompt."""
+    """Return a step that is made of these groups, in memory that is used again. Raises InvalidArgument, which names the prompt."""
     sequences = sequences_of(
         samples,
         advantage=config.advantage,
@@ -68,6 +73,7 @@ def prepare_step(
         overlong=config.overlong,
         rows_per_micro_batch=config.rows_per_micro_batch,
         pad_token_id=config.pad_token_id,
+        memory=memory,
     )
     metrics = {
         **_generation_metrics(generated, config),
