@@ -75,9 +75,32 @@ _Limiters = Annotated[
 ]
 _Count = Annotated[int, Field(ge=1)]
 B = TypeVar("B")
+M = TypeVar("M", bound=BaseModel)
 _KEPT_STEPS = 64
 """For how many training steps a durable buffer keeps what they consumed, unless configured."""
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def read_config(kind: type[M], path: str | PathLike[str]) -> M:
+    """Return the configuration in a .yaml, .yml, .toml or .json file.
+
+    Raises InvalidConfig for another ending, pydantic.ValidationError (a ValueError) for wrong contents.
+    """
+    path = Path(path)
+    match path.suffix:
+        case ".toml":
+            import tomllib  # noqa: PLC0415  (only for those who read TOML)
+
+            return kind.model_validate(tomllib.loads(path.read_text()))
+        case ".json":
+            return kind.model_validate_json(path.read_text())
+        case ".yaml" | ".yml":
+            try:
+                import yaml  # noqa: PLC0415  (optional)
+            except ImportError as error:
+                raise ImportError("reading YAML needs PyYAML: pip install 'reroll[cli]'") from error
+            return kind.model_validate(yaml.safe_load(path.read_text()) or {})
+    raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")
 
 
 class TaskConfig(BaseModel):
@@ -196,21 +219,7 @@ class ReplayBufferConfig(TaskConfig):
 
         Raises InvalidConfig for another ending, pydantic.ValidationError (a ValueError) for wrong contents.
         """
-        path = Path(path)
-        match path.suffix:
-            case ".toml":
-                import tomllib  # noqa: PLC0415  (only for those who read TOML)
-
-                return cls.model_validate(tomllib.loads(path.read_text()))
-            case ".json":
-                return cls.model_validate_json(path.read_text())
-            case ".yaml" | ".yml":
-                try:
-                    import yaml  # noqa: PLC0415  (optional)
-                except ImportError as error:
-                    raise ImportError("reading YAML needs PyYAML: pip install 'reroll[cli]'") from error
-                return cls.model_validate(yaml.safe_load(path.read_text()) or {})
-        raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")
+        return read_config(cls, path)
 
     def for_task(self, name: str) -> TaskConfig:
         """Return what holds for a task: what is configured for it, else what holds for all."""

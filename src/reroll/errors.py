@@ -5,7 +5,10 @@ RerollError
 ├── WaitTimeout      (TimeoutError)    a wait ended by its timeout; nothing was changed
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
-├── Closed           (RuntimeError)    the table or buffer was shut down
+├── Closed           (RuntimeError)    the table, buffer or preparer was shut down
+├── StepGone         (LookupError)     a training step whose data every rank is done with
+├── SourceEnded      (EOFError)        a source has ended, and what is left does not fill a training step
+├── LoopFailed       (RuntimeError)    a loop in the background failed; its error is the cause
 ├── NotEmpty         (RuntimeError)    a buffer that was used before cannot become another
 ├── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
 │   ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
@@ -60,7 +63,19 @@ class LeaseExpired(RerollError, TimeoutError):  # noqa: N818
 
 
 class Closed(RerollError, RuntimeError):  # noqa: N818
-    """The table or buffer was shut down; this call was not carried out."""
+    """The table, buffer or preparer was shut down; this call was not carried out."""
+
+
+class StepGone(RerollError, LookupError):  # noqa: N818
+    """The data of this training step are gone: every rank has asked for later ones."""
+
+
+class SourceEnded(RerollError, EOFError):  # noqa: N818
+    """The source of generation results has ended, and what is left does not fill a training step."""
+
+
+class LoopFailed(RerollError, RuntimeError):  # noqa: N818
+    """A loop in the background failed, and so does whoever waits for it; the cause is its error, the message tells it."""
 
 
 class NotEmpty(RerollError, RuntimeError):  # noqa: N818

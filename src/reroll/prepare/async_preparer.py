@@ -1,0 +1,360 @@
+"""AsyncPreparer: results come in, steps go out. All that waits in this package waits here or in the buffer.
+
+Two loops run in the event loop. The consuming loop puts what a source gives into the buffer. The preparing loop leases the
+groups of one step after the other, prepares them, and runs at most `async_steps` ahead of the trainer. A step is consumed
+when all ranks are done with it; until then its groups come back if anything goes wrong. `Preparer` is the same for threads.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from os import PathLike, fspath
+from types import TracebackType
+from typing import Any, Final, Self
+
+from reroll.buffer.blocking import BlockingReplayBuffer
+from reroll.errors import Closed, InvalidArgument, LeaseExpired, LoopFailed, SourceEnded, WaitTimeout
+from reroll.prepare.columns import Memory
+from reroll.prepare.config import PrepareConfig
+from reroll.prepare.intake import Intake
+from reroll.prepare.prompts import Prompts
+from reroll.prepare.results import GenerationResult
+from reroll.prepare.sources import pump
+from reroll.prepare.step import Prepared, StepData, prepare_step
+from reroll.prepare.steps import Steps
+from reroll.prepare.taking import Taking
+from reroll.waiting import LoopWaits, deadline_of
+
+_FORMAT: Final = 1
+
+
+class AsyncPreparer:
+    """From generation results to the batch of each rank, step after step."""
+
+    def __init__(
+        self,
+        config: PrepareConfig,
+        source: Any = None,
+        *,
+        buffer: Any = None,
+        prompts: Prompts | None = None,
+        sentinel: Any = None,
+    ) -> None:
+        """Make a preparer; `start()` starts it, `restore()` goes before that.
+
+        Args:
+            config: what it does.
+            source: where results come from: whatever has `get`, can be called, or can be iterated, with or without
+                `await`. None: they are handed to `put`, or others put groups into the buffer.
+            buffer: whatever has the verbs of `ReplayBuffer`, and belongs to somebody else; None: one of its own, as
+                configured.
+            prompts: who learns which results are settled, missing or solved too often, and has the prompt cursor.
+            sentinel: what a source gives when nothing will come any more.
+
+        """
+        if isinstance(buffer, BlockingReplayBuffer):
+            raise InvalidArgument(
+                "a preparer needs a buffer whose verbs are coroutines; give what `config.build()` returns"
+            )
+        self.config = config
+        self._owns_buffer = buffer is None
+        self.buffer: Any = config.build_buffer() if buffer is None else buffer
+        self._source = source
+        self._sentinel = sentinel
+        self._prompts = prompts or Prompts()
+        self._intake = Intake(config, self.buffer, self._prompts)
+        self._steps: Steps[Prepared] = Steps(config.num_ranks, config.async_steps, config.first_step - 1)
+        self._leases: dict[int, Any] = {}
+        self._memory = Memory(spare_blocks=2)
+        self._waits = LoopWaits()
+        self._taking = Taking(
+            config,
+            self.buffer,
+            self._intake,
+            self._waits,
+            is_asked_for=lambda step: self._steps.is_asked_for(step),  # noqa: PLW0108  (a restore replaces them)
+        )
+        self._settling = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._error: BaseException | None = None  # of the preparing loop: nothing is prepared any more
+        self._is_closed = False
+        self._advanced = config.first_step - 1
+
+    # --- its life
+
+    async def start(self) -> Self:
+        """Start both loops."""
+        self._check_open()
+        if self._tasks:
+            raise InvalidArgument("the preparer was started before")
+        await self._intake.begin()
+        self._tasks = [asyncio.create_task(self._prepare_all(), name="reroll-prepare")]
+        if self._source is not None:
+            self._tasks.append(asyncio.create_task(self._consume_all(), name="reroll-consume"))
+        return self
+
+    async def shutdown(self) -> list[GenerationResult]:
+        """Stop both loops; whoever waits gets Closed. Steps that are not done give their groups back.
+
+        Returns the results that were taken from the source and are not in the buffer. A buffer of its own is closed.
+        """
+        if self._is_closed:
+            return self._intake.left_over
+        self._is_closed = True
+        self._waits.wake()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        async with self._settling:
+            for batch in self._leases.values():
+                await batch.nack()
+            self._leases.clear()
+        if self._owns_buffer:
+            await self.buffer.close()
+        return self._intake.left_over
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    # --- for producers
+
+    async def put(
+        self, results: GenerationResult | list[GenerationResult], *, timeout: float | None = None
+    ) -> int:
+        """Put results as the consuming loop does; return how many became groups to train on.
+
+        Raises InvalidArgument for what cannot be used, WaitTimeout, Closed.
+        """
+        self._check_open()
+        return await self._take_in(results, timeout)
+
+    # --- for trainers
+
+    async def get_data(self, rank: int, step: int, timeout: float | None = None) -> StepData:
+        """Return what a rank trains in a step; wait until it is prepared.
+
+        Asking for a step says that this rank is done with all before it; the one before can still be read again. Raises
+        WaitTimeout (which says how many groups are missing), StepGone, SourceEnded, LoopFailed, Closed, InvalidArgument.
+        """
+        deadline = deadline_of(timeout)
+        self._check_started()
+        self._steps.check(rank, step)
+        self._steps.ask(rank, step)
+        self._taking.moved()
+        await self._settle_by(deadline)
+        try:
+            await self._waits.until(
+                [object()],
+                lambda: self._steps.get(step) is not None or self._cannot_go_on(),
+                deadline,
+                str,
+            )
+        except WaitTimeout:
+            raise WaitTimeout(await self._explain(step)) from None
+        prepared = self._steps.get(step)
+        if prepared is not None and not self._is_closed:
+            return prepared.part(rank)
+        self._check_open()
+        self._steps.check(rank, step)
+        raise self._failure()
+
+    async def done(self, step: int, *, version: int | None = None) -> None:
+        """Tell that a step, and all before it, was trained: their groups are consumed.
+
+        `version` is that of the weights which generate from now on, for a staleness window. Raises InvalidArgument if
+        nobody has asked for the step.
+        """
+        self._check_started()
+        self._steps.finish(step)
+        await self._settle(version)
+
+    async def commit(self, step: int) -> int:
+        """Tell that the trainer's own checkpoint of this step is on disk; see `ReplayBuffer.commit`."""
+        self._check_open()
+        count: int = await self.buffer.commit(step)
+        return count
+
+    async def state(
+        self, *, step: int | None = None, save_to: str | PathLike[str] | None = None
+    ) -> dict[str, Any]:
+        """Return what a restart needs, as plain values, for the trainer's checkpoint: step, prompt cursor, buffer.
+
+        With `step`, that step is done first. The buffer is saved to `save_to`; one with a store, or that belongs to
+        somebody else, need not be. Raises InvalidArgument if its groups would be lost.
+        """
+        self._check_open()
+        if save_to is None and self._owns_buffer and self.config.replay_buffer.store is None:
+            raise InvalidArgument(
+                "the buffer is in memory only, and its groups would be lost; name a directory to save it to, or give "
+                "the buffer a store"
+            )
+        if step is not None:
+            self._steps.finish(step)
+            await self._settle(None)
+        async with self._settling:
+            # First the cursor: what comes in between is saved but not settled, is generated again and stored once.
+            state = {
+                "format": _FORMAT,
+                "step": self._steps.done,
+                "cursor": self._prompts.state(),
+                "buffer": None if save_to is None else fspath(save_to),
+            }
+            if save_to is not None:
+                await self.buffer.save(save_to)
+        return state
+
+    async def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on after the step of a state, before `start()`. What later steps had consumed is available again.
+
+        Raises InvalidArgument, and what `ReplayBuffer.resume` and `rewind` raise.
+        """
+        self._check_open()
+        if self._tasks:
+            raise InvalidArgument("the preparer has started; restore before that")
+        if state.get("format") != _FORMAT:
+            raise InvalidArgument(f"this is no state of a preparer, or one of another version: {state!r}")
+        step: int = state["step"]
+        if self._owns_buffer and self.config.replay_buffer.store is not None:
+            await self.buffer.rewind(step)
+        elif self._owns_buffer and state["buffer"] is not None:
+            await self.buffer.resume(state["buffer"])
+        self._prompts.restore(state["cursor"])
+        self._steps = Steps(self.config.num_ranks, self.config.async_steps, step)
+        self._advanced = step
+
+    # --- the consuming loop
+
+    async def _consume_all(self) -> None:
+        try:
+            await pump(self._source, self._sentinel, self._deliver)
+        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
+            self._taking.source_error = error
+        self._taking.has_ended = True
+        self._taking.moved()
+
+    async def _deliver(self, item: Any) -> None:
+        await self._take_in(item, None)
+
+    async def _take_in(self, item: Any, timeout: float | None) -> int:
+        self._taking.came()
+        try:
+            return await self._intake.take(item, self._steps.newest + 1, timeout)
+        finally:
+            self._taking.moved()
+
+    # --- the preparing loop
+
+    async def _prepare_all(self) -> None:
+        try:
+            await self._prepare_one_after_the_other()
+        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
+            self._error = error
+            self._waits.wake()
+
+    async def _prepare_one_after_the_other(self) -> None:
+        while True:
+            step, started = self._steps.newest + 1, time.monotonic()
+            await self._waits.until([object()], lambda step=step: self._steps.may_prepare(step), None, str)  # type: ignore[misc]
+            allowed = time.monotonic()
+            batch = await self._taking.take(step)
+            taken = time.monotonic()
+            try:
+                prepared = await self._prepare(step, batch)
+            except BaseException:
+                if batch is not None:
+                    await batch.nack()
+                raise
+            prepared.metrics["time/waiting_for_trainer_s"] = allowed - started
+            prepared.metrics["time/waiting_for_generation_s"] = taken - allowed
+            prepared.metrics["time/preparing_s"] = time.monotonic() - taken
+            if batch is not None:
+                self._leases[step] = batch
+            self._steps.offer(step, prepared)
+            self._waits.wake()
+
+    async def _prepare(self, step: int, batch: Any) -> Prepared:
+        samples = [] if batch is None else batch.samples[self.config.task]
+        await asyncio.sleep(0)  # whoever put the last of them notes it first
+        arrivals = self._intake.arrivals
+        if self.config.when_filtered == "yield":
+            generated = arrivals.take(self.config.global_batch_size)
+        elif self.config.is_in_order and samples:
+            generated = arrivals.take_up_to(max(sample.info.uid for sample in samples))
+        else:
+            generated = arrivals.take_all()
+        return await asyncio.to_thread(prepare_step, step, samples, generated, self.config, self._memory)
+
+    # --- settling
+
+    async def _settle_by(self, deadline: float | None) -> None:
+        if self._advanced >= self._steps.due():
+            return
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                await self._settle(None)
+        except WaitTimeout:
+            raise
+        except TimeoutError:
+            raise WaitTimeout(
+                "the buffer did not take back in time what was trained; ask again, nothing is lost"
+            ) from None
+
+    async def _settle(self, version: int | None) -> None:
+        """Acknowledge the steps that every rank is done with."""
+        async with self._settling:
+            for step in self._due():
+                batch = self._leases.get(step)
+                try:
+                    if batch is not None:
+                        await batch.ack()
+                except LeaseExpired:
+                    self._leases.pop(step, None)
+                    raise
+                self._leases.pop(step, None)
+                self._steps.done = max(self._steps.done, step)
+            last = self._steps.due()
+            if self._advanced < last:
+                await self.buffer.advance(last, version=version)
+                self._advanced = last
+                self._steps.done = max(self._steps.done, last)
+
+    def _due(self) -> list[int]:
+        return sorted(step for step in self._leases if step <= self._steps.due())
+
+    # --- messages
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the preparer was shut down")
+
+    def _check_started(self) -> None:
+        self._check_open()
+        if not self._tasks:
+            raise Closed("the preparer was not started; call start(), or use it in a `with`")
+
+    def _cannot_go_on(self) -> bool:
+        return self._is_closed or self._error is not None or self._taking.over is not None
+
+    def _failure(self) -> Exception:
+        for name, error in (("preparing", self._error), ("consuming", self._taking.source_error)):
+            if error is not None:
+                failure = LoopFailed(f"the {name} loop failed: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                return failure
+        return SourceEnded(self._taking.over or "the source has ended")
+
+    async def _explain(self, step: int) -> str:
+        """Return why a step is not there yet."""
+        if not self._steps.may_prepare(step):
+            return (
+                f"get_data of step {step} timed out: another rank is more than async_steps={self.config.async_steps} "
+                "behind; is it alive?"
+            )
+        if self._steps.newest + 1 < step:
+            return f"get_data of step {step} timed out: step {self._steps.newest + 1} comes first, and has {await self._taking.missing(step)}"
+        return f"get_data of step {step} timed out: {await self._taking.missing(step)}"

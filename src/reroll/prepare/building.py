@@ -1,0 +1,150 @@
+"""Rows of sequences written into flat arrays: each token is copied once, and numpy is called a few times per column.
+
+Each column is joined by one call over all its parts, which lie in the arrays of the rollouts. What a rollout does not have
+is a slice of a constant.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from reroll.errors import InvalidArgument
+from reroll.prepare.columns import Column, Memory, block_of
+from reroll.prepare.packed import FILLER, NO_VERSION, STORED, PackedBatch
+from reroll.prepare.sequences import Sequences
+
+_LARGEST: Final = np.iinfo(np.int32).max
+_BYTE: Final = np.uint8
+
+Runs = tuple[list[int], list[int]]
+"""Versions, and how many tokens each has."""
+
+
+def build_rows(
+    sequences: Sequences,
+    rows: Sequence[Sequence[int]],
+    *,
+    pack_length: int,
+    filler_length: int = 0,
+    pad_token_id: int = 0,
+    weight_scale: float = 1.0,
+    memory: Memory | None = None,
+) -> PackedBatch:
+    """Return the batch with these rows of these sequences; an empty row becomes a filler of so many tokens."""
+    order = [number for row in rows for number in (row or ((FILLER,) if filler_length else ()))]
+    counts = [len(row) or bool(filler_length) for row in rows]
+    index = np.array(order, np.int64)
+    parts = _Parts(sequences, order, filler_length, pad_token_id)
+    columns = block_of(STORED, parts.size, memory)
+    parts.write_ids(columns["input_ids"])
+    parts.write_mask(columns["response_mask"])
+    no_logprob = parts.write_logprobs(columns["logprobs"])
+    return PackedBatch(
+        **columns,
+        **parts.version_runs(),
+        prompt_length=parts.prompt_length,
+        has_logprobs=parts.has_logprobs,
+        no_logprob=no_logprob,
+        cu_seqlens=parts.bounds.astype(np.int32),
+        cu_rows=np.cumsum([0, *counts], dtype=np.int32),
+        sequence=index,
+        group=np.where(index == FILLER, FILLER, _picked(sequences.group, index)),
+        advantage=_picked(sequences.advantage, index).astype(np.float32),
+        weight=_picked(sequences.weight * weight_scale, index).astype(np.float32),
+        pack_length=pack_length,
+    )
+
+
+def _picked(column: Column, index: npt.NDArray[np.int64]) -> Column:
+    """Return the column's values of these sequences, 0 for fillers."""
+    is_real = index != FILLER
+    picked = np.zeros(len(index), column.dtype)
+    picked[is_real] = column[index[is_real]]
+    return picked
+
+
+class _Parts:
+    """The parts that are joined, in the order in which they are joined."""
+
+    def __init__(self, table: Sequences, order: list[int], filler_length: int, pad_token_id: int) -> None:
+        filler = np.full(filler_length, pad_token_id, np.int32)
+        none = filler[:0]
+        self._prompts = [table.prompts[i] if i >= 0 else filler for i in order]
+        self._responses = [table.responses[i] if i >= 0 else none for i in order]
+        self._logprobs = [table.logprobs[i] if i >= 0 else None for i in order]
+        self._masks = [table.masks[i] if i >= 0 else None for i in order]
+        self._versions = [table.versions[i].parts if i >= 0 else ((), ()) for i in order]
+        self._heads = [len(prompt) for prompt in self._prompts]
+        self._tails = [len(response) for response in self._responses]
+        self.has_logprobs = np.array([values is not None for values in self._logprobs], np.bool_)
+        # The tokens of a filler stand where those of a prompt would.
+        self.prompt_length = np.array(self._heads, np.int64)
+        lengths = self.prompt_length + np.array(self._tails, np.int64)
+        self.bounds = np.concatenate(([0], np.cumsum(lengths)))
+        self.size = int(self.bounds[-1])
+        if self.size > _LARGEST:
+            raise InvalidArgument(
+                f"{self.size:,} tokens are too many for one packed batch; pack fewer sequences at once"
+            )
+        self._longest = int(lengths.max(initial=0))
+
+    def write_ids(self, ids: Column) -> None:
+        _join(self._prompts, self._responses, ids)
+
+    def write_mask(self, mask: Column) -> None:
+        ones, zeros = np.ones(self._longest, _BYTE), np.zeros(self._longest, _BYTE)
+        given = zip(self._masks, self._tails, strict=True)
+        tails = [ones[:tail] if mask is None else mask for mask, tail in given]
+        _join([zeros[:head] for head in self._heads], tails, mask.view(_BYTE))
+
+    def write_logprobs(self, logprobs: Column) -> npt.NDArray[np.bool_] | None:
+        """Write the log-probabilities; return where one is no finite number, and becomes 0, None if all are."""
+        zeros = np.zeros(self._longest, np.float32)
+        given = zip(self._logprobs, self._tails, strict=True)
+        tails = [zeros[:tail] if values is None else values for values, tail in given]
+        _join([zeros[:head] for head in self._heads], tails, logprobs)
+        # A sum of squares is finite only if all of them are; looking at each one takes longer.
+        with np.errstate(all="ignore"):
+            total = np.dot(logprobs, logprobs)
+        if np.isfinite(total):
+            return None
+        is_none = ~np.isfinite(logprobs)
+        logprobs[is_none] = 0.0
+        return is_none
+
+    def version_runs(self) -> dict[str, Any]:
+        """Return the versions of all tokens as runs; nearly always one version made a whole response."""
+        values: list[int] = []
+        lengths: list[int] = []
+        ends = [0]
+        for head, tail, (versions, stops) in zip(self._heads, self._tails, self._versions, strict=True):
+            values.append(NO_VERSION)
+            if len(versions) == 1:
+                values.append(versions[0])
+                lengths += (head, tail)
+            elif versions:
+                values += versions
+                lengths += (head, *(stop - start for start, stop in pairwise((0, *stops))))
+            else:
+                lengths.append(head + tail)
+            ends.append(len(values))
+        try:
+            runs = np.array(values, np.int32)
+        except OverflowError:
+            raise InvalidArgument(
+                "a version does not fit into int32; count versions in training steps"
+            ) from None
+        return {
+            "run_versions": runs,
+            "run_lengths": np.array(lengths, np.int64),
+            "cu_runs": np.array(ends, np.int32),
+        }
+
+
+def _join(heads: Sequence[Any], tails: Sequence[Any], out: Column) -> None:
+    parts = [part for pair in zip(heads, tails, strict=True) for part in pair]
+    if parts:  # numpy refuses to join nothing
+        np.concatenate(parts, out=out)

@@ -1,0 +1,151 @@
+"""Numbers about a step: what was generated, what is trained, how it was packed. Each is computed from one table.
+
+`gen/*` comes from the groups that were generated for this step, and from nothing that was replayed; `train/*` from the
+sequences that are trained; `pack/*` from the parts of the ranks. Numbers that do not exist (a mean of nothing) are left
+out.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reroll.errors import InvalidArgument
+from reroll.prepare.filters import Group, Verdict
+from reroll.prepare.ranks import RankBatch
+from reroll.prepare.sequences import TRUNCATED, Sequences, sequences_of
+
+BUCKETS = 10
+"""Of the histogram of solve rates."""
+
+
+def generation_metrics(
+    groups: Sequence[Group],
+    verdicts: Sequence[Verdict],
+    *,
+    max_possible_score: float = 1.0,
+    filter_zero_std: bool = True,
+) -> dict[str, float]:
+    """Return `gen/*` of the groups that were generated, filtered ones among them, with the verdict of each."""
+    if len(groups) != len(verdicts):
+        raise InvalidArgument(f"{len(groups)} groups and {len(verdicts)} verdicts; give one for each group")
+    table = sequences_of(groups, advantage=None)
+    is_kept = np.array(
+        [v == Verdict.KEPT or (v.is_zero_std and not filter_zero_std) for v in verdicts], np.bool_
+    )
+    kept = is_kept[table.group]
+    scored, solved = ~np.isnan(table.reward), table.reward >= max_possible_score
+    metrics = {
+        "groups": float(len(groups)),
+        "rollouts": float(len(table)),
+        "tokens": float(table.length.sum()),
+        "response_tokens": float(table.response_length.sum()),
+        **{f"filtered/{v.value}": float(verdicts.count(v)) for v in Verdict if v != Verdict.KEPT},
+        "filtered/groups": float(np.count_nonzero(~is_kept)),
+        **_statistics("score", table.reward[scored]),
+        **_statistics("prompt_length", table.prompt_length),
+        **_statistics("response_length", table.response_length),
+        **_mean("solved_length", table.response_length[scored & solved]),
+        **_mean("unsolved_length", table.response_length[scored & ~solved]),
+        **_mean("stop_rate", np.array([reason == "stop" for reason in table.finish_reasons])),
+        **_mean("truncated_rate", np.array([reason == TRUNCATED for reason in table.finish_reasons])),
+        **_mean("real_batch_size_ratio", kept),
+        **_mean("unsolved_batch_size_ratio", ~solved[kept & scored]),
+        **_solve_rates(table, solved),
+        **_reward_metrics(groups),
+    }
+    return {f"gen/{name}": value for name, value in metrics.items()}
+
+
+def training_metrics(sequences: Sequences) -> dict[str, float]:
+    """Return `train/*` of the sequences that are trained."""
+    _, first = np.unique(sequences.group, return_index=True)
+    weight = sequences.weight[first]
+    metrics = {
+        "groups": float(len(first)),
+        "rollouts": float(len(sequences)),
+        "tokens": float(sequences.length.sum()),
+        "trainable_tokens": float(sequences.trainable.sum()),
+        **_statistics("score", sequences.reward[~np.isnan(sequences.reward)]),
+        **_statistics("advantage", sequences.advantage),
+        **_statistics("prompt_length", sequences.prompt_length),
+        **_statistics("response_length", sequences.response_length),
+        **_statistics("staleness", sequences.staleness),
+        **_statistics("times_used", sequences.times_used[first]),
+        **_mean("replayed_share", sequences.is_replayed[first]),
+        **_mean("truncated_rate", sequences.is_truncated),
+        **_mean("masked_share", sequences.trainable == 0),
+    }
+    if weight.any():
+        effective = float(weight.sum() ** 2 / (weight**2).sum())
+        metrics |= {"effective_sample_size": effective, "effective_sample_ratio": effective / len(weight)}
+    return {f"train/{name}": value for name, value in metrics.items()}
+
+
+def packing_metrics(parts: Sequence[RankBatch]) -> dict[str, float]:
+    """Return `pack/*` of the parts of all ranks."""
+    if not parts:
+        return {}
+    counts = parts[0].counts
+    tokens = [part.num_tokens for part in parts]
+    room = counts.rows * next((micro.pack_length for part in parts for micro in part), 0)
+    metrics = {
+        "rows": float(counts.rows),
+        "samples": float(counts.sequences),
+        "tokens": float(counts.tokens),
+        "micro_batches_per_rank": float(len(parts[0])),
+        "empty_micro_batches": float(sum(micro.is_empty for part in parts for micro in part)),
+        "tokens_per_rank_min": float(min(tokens)),
+        "tokens_per_rank_max": float(max(tokens)),
+        "truncated": float(counts.truncated),
+        "dropped": float(counts.dropped),
+    }
+    if counts.sequences:
+        metrics |= {"packed_ratio": counts.rows / counts.sequences, "fill_rate": counts.tokens / room}
+    return {f"pack/{name}": value for name, value in metrics.items()}
+
+
+def _statistics(name: str, values: npt.NDArray[Any]) -> dict[str, float]:
+    if not len(values):
+        return {}
+    return {
+        f"{name}_mean": float(values.mean()),
+        f"{name}_std": float(values.std()),
+        f"{name}_min": float(values.min()),
+        f"{name}_max": float(values.max()),
+    }
+
+
+def _mean(name: str, values: npt.NDArray[Any]) -> dict[str, float]:
+    return {name: float(values.mean())} if len(values) else {}
+
+
+def _solve_rates(table: Sequences, solved: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """Return the mean over groups, and how many groups have a rate in each tenth; the last has 1 in it."""
+    sizes = np.bincount(table.group)
+    solved_members = np.bincount(table.group[solved], minlength=len(sizes))[sizes > 0]
+    sizes = sizes[sizes > 0]
+    # In whole numbers: 3 of 10 belong to the bucket that begins at 0.3, whatever floats make of it.
+    buckets = np.minimum(BUCKETS * solved_members // np.maximum(sizes, 1), BUCKETS - 1)
+    counts = np.bincount(buckets, minlength=BUCKETS).tolist()
+    histogram = {
+        f"solve_rate_histogram/{place / BUCKETS:.1f}_{(place + 1) / BUCKETS:.1f}": float(count)
+        for place, count in enumerate(counts)
+    }
+    return {**_mean("solve_rate", solved_members / sizes), **histogram}
+
+
+def _reward_metrics(groups: Iterable[Group]) -> dict[str, float]:
+    """Return the mean over results of the numbers that the reward function gave; of lists, over all entries."""
+    merged: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for group in groups:
+        fields = getattr(group[0], "extra_fields", None) if len(group) else None
+        given = fields.get("reward_metrics") if isinstance(fields, dict) else None
+        for name, value in (given or {}).items():
+            merged.setdefault(name, []).append(np.atleast_1d(np.asarray(value, np.float64)))
+    return {
+        f"reward/{name}": float(joined.mean())
+        for name, values in merged.items()
+        if len(joined := np.concatenate(values))
+    }

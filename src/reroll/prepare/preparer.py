@@ -1,0 +1,163 @@
+"""Preparer: the verbs of AsyncPreparer for threads. An event loop in a thread of its own runs it; callers wait for that."""
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from reroll.errors import Closed, InvalidArgument
+from reroll.prepare.async_preparer import AsyncPreparer
+from reroll.prepare.config import PrepareConfig
+from reroll.prepare.prompts import Prompts
+from reroll.prepare.results import GenerationResult
+from reroll.prepare.step import StepData
+
+T = TypeVar("T")
+
+
+class Preparer:
+    """Thread-safe; same verbs, arguments, results and errors as AsyncPreparer, without `await`.
+
+    `with Preparer(config, source) as preparer` starts it and shuts it down.
+    """
+
+    def __init__(
+        self,
+        config: PrepareConfig,
+        source: Any = None,
+        *,
+        buffer: Any = None,
+        prompts: Prompts | None = None,
+        sentinel: Any = None,
+    ) -> None:
+        """Make a preparer; see `AsyncPreparer`. A buffer that is given must not be used in another event loop."""
+        self._target = AsyncPreparer(config, source, buffer=buffer, prompts=prompts, sentinel=sentinel)
+        self.config = config
+        self.buffer = BufferVerbs(self)
+        """The verbs of the buffer, for threads."""
+        self._pid = os.getpid()
+        self._gate = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_open = True
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._left_over: list[GenerationResult] = []
+
+    def start(self) -> Self:
+        """Start both loops."""
+        self._call(self._target.start)
+        return self
+
+    def get_data(self, rank: int, step: int, timeout: float | None = None) -> StepData:
+        """Return what a rank trains in a step; wait until it is prepared. See `AsyncPreparer.get_data`."""
+        return self._call(lambda: self._target.get_data(rank, step, timeout))
+
+    def put(self, results: GenerationResult | list[GenerationResult], *, timeout: float | None = None) -> int:
+        """Put results as the consuming loop does; return how many became groups to train on."""
+        return self._call(lambda: self._target.put(results, timeout=timeout))
+
+    def done(self, step: int, *, version: int | None = None) -> None:
+        """Tell that a step, and all before it, was trained: their groups are consumed."""
+        self._call(lambda: self._target.done(step, version=version))
+
+    def commit(self, step: int) -> int:
+        """Tell that the trainer's own checkpoint of this step is on disk."""
+        return self._call(lambda: self._target.commit(step))
+
+    def state(self, *, step: int | None = None, save_to: str | PathLike[str] | None = None) -> dict[str, Any]:
+        """Return what a restart needs, as plain values, for the trainer's checkpoint. See `AsyncPreparer.state`."""
+        return self._call(lambda: self._target.state(step=step, save_to=save_to))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on after the step of a state, before `start()`."""
+        self._call(lambda: self._target.restore(state))
+
+    def shutdown(self) -> list[GenerationResult]:
+        """Stop both loops; whoever waits gets Closed. See `AsyncPreparer.shutdown`."""
+        with self._gate:
+            was_open, self._is_open = self._is_open, False
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:  # never used
+            if was_open:
+                self._left_over = asyncio.run(self._target.shutdown())
+        else:
+            if was_open:
+                loop.call_soon_threadsafe(self._end)
+            thread.join()
+        return self._left_over
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _call(self, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine in the loop, and wait for it. An interrupt of this thread cancels it."""
+        if os.getpid() != self._pid:
+            raise InvalidArgument(
+                "a Preparer lives in the process that made it; call it there (DataLoader: num_workers=0), or through "
+                "an actor or a server"
+            )
+        with self._gate:
+            if not self._is_open:
+                raise Closed("the preparer was shut down")
+            if self._loop is None:
+                self._loop = self._begin()
+            future = asyncio.run_coroutine_threadsafe(verb(), self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Closed("the preparer was shut down") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        begun: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._main(begun)), name="reroll-preparer", daemon=True
+        )
+        self._thread.start()
+        return begun.result()
+
+    async def _main(self, begun: "concurrent.futures.Future[asyncio.AbstractEventLoop]") -> None:
+        self._stop = asyncio.Event()
+        begun.set_result(asyncio.get_running_loop())
+        await self._stop.wait()
+        self._left_over = await self._target.shutdown()
+        # Whoever waited is told that it was shut down before the loop goes.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=5)
+
+    def _end(self) -> None:
+        if self._stop is not None:
+            self._stop.set()
+
+
+class BufferVerbs:
+    """The verbs of a preparer's buffer, as plain calls: `preparer.buffer.stats()`."""
+
+    def __init__(self, preparer: Preparer) -> None:
+        self._preparer = preparer
+
+    def __len__(self) -> int:
+        return self._preparer._call(self._count)  # noqa: SLF001  (its other half)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        verb = getattr(self._preparer._target.buffer, name)  # noqa: SLF001
+
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            return await verb(*args, **kwargs)
+
+        return lambda *args, **kwargs: self._preparer._call(lambda: run(*args, **kwargs))  # noqa: SLF001
+
+    async def _count(self) -> int:
+        return len(self._preparer._target.buffer)  # noqa: SLF001

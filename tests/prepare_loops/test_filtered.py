@@ -1,0 +1,153 @@
+"""What is left out is counted, told to whoever has the prompts, and replaced or not, as configured."""
+
+import pytest
+
+from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
+from reroll import SourceEnded, WaitTimeout
+from reroll.prepare import GenerationResult, Preparer, Prompts
+
+SAME = (1.0, 1.0)
+
+
+class Noted(Prompts):
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.done, self.wanted, self.solved = [], 0, []
+
+    def settled(self, results):
+        self.done += [one.index for one in results]
+
+    def replace(self, count):
+        self.wanted += count
+
+    def exclude(self, results):
+        self.solved += [one.index for one in results]
+
+
+def test_a_step_waits_for_groups_in_place_of_those_that_were_filtered():
+    noted, source = Noted(), filled([result(1, SAME), result(2), result(3, (0.0, 0.0))])
+    with Preparer(config(2, filter_zero_std=True), source, prompts=noted) as preparer:
+        with pytest.raises(WaitTimeout, match="1 of 2 groups are missing"):
+            preparer.get_data(0, 1, 0.2)
+        assert noted.wanted == 2
+        source.put(result(4))
+        data = preparer.get_data(0, 1, TIMEOUT)
+    assert prompts_of(data) == [2, 4]
+    assert noted.done == [1, 2, 3, 4]
+    assert data.metrics["gen/groups"] == 4
+    assert data.metrics["gen/filtered/groups"] == 2
+    assert data.metrics["gen/filtered/all_solved"] == 1
+    assert data.metrics["gen/filtered/none_solved"] == 1
+    assert data.metrics["gen/real_batch_size_ratio"] == 0.5
+    assert data.metrics["train/groups"] == 2
+
+
+def test_a_step_in_which_all_was_filtered_waits_for_more():
+    source = filled(result(n, SAME) for n in range(1, 5))
+    with Preparer(config(2, filter_zero_std=True), source) as preparer:
+        with pytest.raises(WaitTimeout, match="2 of 2 groups"):
+            preparer.get_data(0, 1, 0.2)
+        source.put([result(5), result(6)])
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [5, 6]
+
+
+def test_or_is_empty_as_configured():
+    noted = Noted()
+    source = filled([result(1, SAME), result(2, SAME), result(3), result(4, SAME), result(5), result(6)])
+    options = config(2, filter_zero_std=True, when_filtered="yield", num_ranks=2)
+    with Preparer(options, source, prompts=noted) as preparer:
+        steps = [[preparer.get_data(rank, step, TIMEOUT) for rank in (0, 1)] for step in (1, 2, 3)]
+    assert [prompts_of(*parts) for parts in steps] == [[], [3], [5, 6]]
+    assert [parts[0].batch.counts.groups for parts in steps] == [0, 1, 2]
+    assert all(len(left) == len(right) for left, right in steps)
+    assert [parts[0].metrics["gen/groups"] for parts in steps] == [2, 2, 2]
+    assert [parts[0].metrics["gen/real_batch_size_ratio"] for parts in steps] == [0, 0.5, 1]
+    assert [parts[0].metrics["train/groups"] for parts in steps] == [0, 1, 2]
+    assert noted.wanted == 0  # a step is what passed: nothing is to be replaced
+
+
+def test_empty_steps_are_done_like_any_other():
+    source = filled([result(1, SAME), result(2, SAME)])
+    with Preparer(config(1, filter_zero_std=True, when_filtered="yield"), source) as preparer:
+        preparer.get_data(0, 1, TIMEOUT)
+        preparer.get_data(0, 2, TIMEOUT)
+        preparer.done(2)
+        assert preparer.buffer.ledger() == {} or preparer.buffer.ledger()["train"]["leased"].groups == 0
+
+
+def test_the_end_of_a_source_that_was_filtered():
+    results = [result(n, SAME) for n in (1, 2, 3)]
+    options = {"filter_zero_std": True, "allow_short": True}
+    with (
+        Preparer(config(2, **options), iter(results)) as preparer,
+        pytest.raises(SourceEnded, match="2 of 2 groups"),
+    ):
+        preparer.get_data(0, 1, TIMEOUT)
+    with Preparer(config(2, when_filtered="yield", **options), iter(results)) as preparer:
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == []
+        assert preparer.get_data(0, 2, TIMEOUT).metrics["gen/groups"] == 1
+        with pytest.raises(SourceEnded):
+            preparer.get_data(0, 3, TIMEOUT)
+
+
+def test_filtered_groups_can_be_kept_to_be_looked_at():
+    with Preparer(config(1, filter_zero_std=True, keep_filtered=True)) as preparer:
+        assert preparer.put([result(1, SAME), result(2)]) == 1
+        assert preparer.buffer.count("train", "filtered") == 1
+
+
+def test_prompts_that_are_solved_too_often_are_reported():
+    noted = Noted()
+    with Preparer(config(1, no_resampling_pass_rate=0.75), prompts=noted) as preparer:
+        preparer.put([result(1, (1, 1, 1, 0)), result(2, (1, 0, 0, 0))])
+        assert noted.solved == [1]
+
+
+def test_predicates():
+    options = config(1, predicates=[lambda group: group[0].extra_fields["dataset"] == "math"])
+    with Preparer(options) as preparer:
+        assert preparer.put([result(1, dataset="code"), result(2, dataset="math")]) == 1
+        data = preparer.get_data(0, 1, TIMEOUT)
+        assert prompts_of(data) == [2]
+        assert data.metrics["gen/filtered/custom"] == 1
+
+
+def failed(number, reasons):
+    return GenerationResult(
+        prompt_id=str(number),
+        index=number,
+        prompt_ids=[7],
+        responses=[[number]] * len(reasons),
+        finish_reasons=reasons,
+        rewards=[0.5 * place for place in range(len(reasons))],
+        model_step=0,
+    )
+
+
+def test_failed_groups_are_counted_and_replaced_unless_salvaged():
+    noted = Noted()
+    with Preparer(config(1), prompts=noted) as preparer:
+        assert preparer.put([failed(1, ["stop", "error"]), result(2)]) == 1
+        data = preparer.get_data(0, 1, TIMEOUT)
+        assert prompts_of(data) == [2]
+        assert data.metrics["gen/failed"] == 1
+        assert noted.wanted == 1
+        assert preparer.buffer.count("train", "failed") == 1
+    with Preparer(config(1, salvage=True, group_size=3)) as preparer:
+        assert preparer.put(failed(1, ["stop", "error", "stop"])) == 1
+        assert preparer.get_data(0, 1, TIMEOUT).batch.counts.sequences == 2
+
+
+def test_what_comes_twice_is_stored_once():
+    with Preparer(config(2)) as preparer:
+        assert preparer.put([result(1), result(1), result(2)]) == 3
+        data = preparer.get_data(0, 1, TIMEOUT)
+        assert prompts_of(data) == [1, 2]
+        assert data.metrics["gen/groups"] == 2
+        preparer.put(result(2))
+        with pytest.raises(WaitTimeout, match="2 results had a prompt_id that had come before"):
+            preparer.get_data(0, 2, 0.1)
+    with Preparer(config(2, unique_prompt_ids=False)) as preparer:
+        preparer.put([result(1), result(1)])
+        assert len(preparer.get_data(0, 1, TIMEOUT).uids) == 2

@@ -1,0 +1,143 @@
+"""After a crash or a restart the next step follows, and no prompt is skipped or doubled."""
+
+import json
+import queue
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
+from reroll import InvalidArgument
+from reroll.prepare import Preparer, PromptCursor
+
+PROMPTS = list(range(1, 31))
+
+
+def ask(cursor, source, count):
+    for one in cursor.take(count):
+        source.put(answer(one))
+
+
+def answer(one):
+    made = result(one.prompt)
+    made.prompt_id, made.index = one.prompt_id, one.index
+    return made
+
+
+def test_a_restart_from_a_saved_buffer(tmp_path):
+    """The state is taken at step 2, while step 3 is prepared and results are on their way; the rest is lost."""
+    cursor, source = PromptCursor(PROMPTS, epochs=1), queue.Queue()
+    trained = []
+    first = Preparer(config(3), source, prompts=cursor).start()
+    ask(cursor, source, 11)
+    for step in (1, 2):
+        trained += prompts_of(first.get_data(0, step, TIMEOUT))
+    cursor.take(4)  # with the engines
+    state = json.loads(json.dumps(first.state(step=2, save_to=tmp_path / "buffer")))
+    assert state["step"] == 2
+    ask(cursor, source, 6)
+    first.get_data(0, 3, TIMEOUT)  # trained in vain: no checkpoint
+    first.shutdown()
+
+    cursor, source = PromptCursor(PROMPTS, epochs=1), queue.Queue()
+    second = Preparer(config(3), source, prompts=cursor)
+    second.restore(state)
+    with second:
+        ask(cursor, source, 30)
+        for step in range(3, 11):
+            trained += prompts_of(second.get_data(0, step, TIMEOUT))
+    assert sorted(trained) == PROMPTS
+    assert len(trained) == 30
+
+
+def test_a_state_that_would_lose_groups_is_refused():
+    with Preparer(config(1)) as preparer, pytest.raises(InvalidArgument, match="in memory only"):
+        preparer.state()
+
+
+def test_restore_goes_before_start(tmp_path):
+    with Preparer(config(1)) as preparer:
+        state = preparer.state(save_to=tmp_path)
+        with pytest.raises(InvalidArgument, match="before that"):
+            preparer.restore(state)
+    other = Preparer(config(1))
+    with pytest.raises(InvalidArgument, match="no state of a preparer"):
+        other.restore({})
+    other.shutdown()
+
+
+def test_a_trainer_that_falls_back_gets_its_steps_again(tmp_path):
+    """The checkpoint is that of step 1; steps 2 and 3 were trained after it."""
+    durable = config(2, replay_buffer={"store": tmp_path / "store"})
+    with Preparer(durable, filled(result(n) for n in range(1, 13))) as preparer:
+        preparer.get_data(0, 1, TIMEOUT)
+        state = preparer.state(step=1)
+        preparer.commit(1)
+        lost = [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (2, 3)]
+        preparer.done(3)
+    again = Preparer(durable, filled(result(n) for n in range(1, 13)))  # the source begins anew
+    again.restore(state)
+    with again:
+        assert [prompts_of(again.get_data(0, step, TIMEOUT)) for step in (2, 3)] == lost
+        rest = [prompts_of(again.get_data(0, step, TIMEOUT)) for step in (4, 5, 6)]
+    assert rest == [[7, 8], [9, 10], [11, 12]]
+
+
+RUN = """
+import json, os, queue, sys, threading
+from pathlib import Path
+
+from prepare_loops.results import config, prompts_of
+from prepare_loops.test_restart import PROMPTS, answer
+from reroll.prepare import Preparer, PromptCursor
+
+where, die_after = Path(sys.argv[1]), int(sys.argv[2])
+cursor = PromptCursor(PROMPTS, epochs=1)
+source = queue.Queue(4)
+preparer = Preparer(config(3, num_ranks=2, replay_buffer={"store": where / "store"}), source, prompts=cursor)
+checkpoint = where / "checkpoint.json"
+step, log = 0, []
+if checkpoint.exists():
+    saved = json.loads(checkpoint.read_text())
+    preparer.restore(saved["state"])
+    step, log = saved["state"]["step"], saved["log"]
+preparer.start()
+
+def generate():
+    while asked := cursor.take(2):
+        for one in reversed(asked):  # answers come out of order
+            source.put(answer(one))
+
+threading.Thread(target=generate, daemon=True).start()
+while step < 10:
+    step += 1
+    parts = [preparer.get_data(rank, step, 20) for rank in (0, 1)]
+    if step == die_after:
+        os._exit(9)  # in the middle of a step, with others prepared and results on their way
+    log.append(prompts_of(*parts))
+    state = preparer.state(step=step)
+    (where / "new").write_text(json.dumps({"state": state, "log": log}))
+    (where / "new").replace(checkpoint)
+    preparer.commit(step)
+preparer.shutdown()
+"""
+
+
+@pytest.mark.parametrize("die_after", [[2, 5], [1, 1, 9], [10]])
+def test_a_killed_process_skips_and_doubles_no_prompt(tmp_path, die_after):
+    src, tests = Path(__file__).parents[2] / "src", Path(__file__).parents[1]
+    for number, last in enumerate([*die_after, 0]):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", RUN, str(tmp_path), str(last)],
+            env={"PYTHONPATH": f"{src}:{tests}"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == (9 if number < len(die_after) else 0), done.stderr
+    log = json.loads((tmp_path / "checkpoint.json").read_text())["log"]
+    assert [len(groups) for groups in log] == [3] * 10
+    assert sorted(number for groups in log for number in groups) == PROMPTS

@@ -1,0 +1,280 @@
+"""Who waits, for how long, and what they are told: dead producers, old steps, back-pressure, errors, the end."""
+
+import queue
+import threading
+import time
+
+import pytest
+
+from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
+from reroll import Closed, InvalidArgument, LoopFailed, ReplayBufferConfig, SourceEnded, StepGone, WaitTimeout
+from reroll.prepare import AsyncPreparer, Preparer
+
+
+def in_threads(count, work):
+    """Run work(number) in so many threads, and return what each returned or raised."""
+    found = [None] * count
+
+    def run(number):
+        try:
+            found[number] = work(number)
+        except Exception as error:  # noqa: BLE001
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, found
+
+
+def test_a_dead_producer_is_a_timeout_that_says_how_many_groups_are_missing():
+    source = filled(result(n) for n in range(1, 6))
+    with Preparer(config(4), source) as preparer:
+        preparer.get_data(0, 1, TIMEOUT)
+        started = time.monotonic()
+        with pytest.raises(WaitTimeout, match=r"3 of 4 groups are missing for step 2; .*, 5 in all"):
+            preparer.get_data(0, 2, 0.2)
+        assert time.monotonic() - started < 5
+        for n in range(6, 9):  # it was not dead
+            source.put(result(n))
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [5, 6, 7, 8]
+
+
+def test_a_step_that_is_gone_is_a_typed_error():
+    with Preparer(config(1, num_ranks=2), filled(result(n) for n in range(1, 9))) as preparer:
+        for step in (1, 2, 3):
+            preparer.get_data(0, step, TIMEOUT)
+            preparer.get_data(1, step, TIMEOUT)
+        again = preparer.get_data(1, 2, TIMEOUT)  # the previous step can be read again
+        assert prompts_of(again, preparer.get_data(0, 2, TIMEOUT)) == [2]
+        with pytest.raises(StepGone, match=r"step 1 is gone: every rank has asked for step 3"):
+            preparer.get_data(1, 1, TIMEOUT)
+        with pytest.raises(StepGone, match="step 0 is gone"):
+            preparer.get_data(1, 0, TIMEOUT)
+
+
+@pytest.mark.parametrize(("rank", "step"), [(2, 1), (-1, 1), (True, 1), (0, 3), (0, 1.0)])
+def test_wrong_questions_are_refused(rank, step):
+    with Preparer(config(1, num_ranks=2)) as preparer, pytest.raises(InvalidArgument):
+        preparer.get_data(rank, step, 0)
+
+
+def test_wrong_timeouts_are_refused():
+    with Preparer(config(1)) as preparer, pytest.raises(InvalidArgument):
+        preparer.get_data(0, 1, -1)
+
+
+@pytest.mark.parametrize("async_steps", [0, 1, 3])
+def test_never_more_than_async_steps_ahead(async_steps):
+    made = []
+    options = config(2, async_steps=async_steps, predicates=[]).model_copy(
+        update={"advantage": lambda rewards: made.append(None) or rewards * 0}
+    )
+    with Preparer(options, filled(result(n) for n in range(1, 41))) as preparer:
+        for step in range(1, 11):
+            preparer.get_data(0, step, TIMEOUT)
+            wait_until(lambda step=step: len(made) >= 2 * min(step + async_steps, 20))
+            time.sleep(0.02)  # would go on if it could
+            assert len(made) <= 2 * (step + async_steps)
+
+
+def wait_until(possible):
+    deadline = time.monotonic() + TIMEOUT
+    while not possible():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_rank_does_not_run_away_from_the_others():
+    source = filled(result(n) for n in range(1, 20))
+    with Preparer(config(1, num_ranks=2, async_steps=0), source) as preparer:
+        preparer.get_data(0, 1, TIMEOUT)
+        with pytest.raises(WaitTimeout, match="another rank is"):
+            preparer.get_data(0, 2, 0.1)
+        preparer.get_data(1, 1, TIMEOUT)
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT), preparer.get_data(1, 2, TIMEOUT)) == [2]
+
+
+def test_a_full_buffer_holds_the_source_back():
+    source = filled(result(n) for n in range(1, 101))
+    with Preparer(config(2, async_steps=1), source) as preparer:
+        preparer.get_data(0, 1, TIMEOUT)
+        time.sleep(0.1)
+        assert 100 - source.qsize() <= 2 * 3 + 1  # its capacity, and the one in hand
+        for step in range(2, 51):
+            assert prompts_of(preparer.get_data(0, step, TIMEOUT)) == [2 * step - 1, 2 * step]
+
+
+def test_groups_are_consumed_when_every_rank_asked_for_the_next_step():
+    source = filled(result(n) for n in range(1, 9))
+    with Preparer(config(2, num_ranks=2, async_steps=0), source) as preparer:
+
+        def consumed():
+            return preparer.buffer.ledger()["train"]["consumed"].groups
+
+        for rank in (0, 1):
+            preparer.get_data(rank, 1, TIMEOUT)
+        assert consumed() == 0
+        preparer.get_data(0, 2, TIMEOUT)
+        assert consumed() == 0
+        preparer.get_data(1, 2, TIMEOUT)
+        assert consumed() == 2
+        preparer.done(2)
+        assert consumed() == 4
+        preparer.done(1)  # told before
+        assert consumed() == 4
+        with pytest.raises(InvalidArgument, match="no rank has asked for it"):
+            preparer.done(3)
+
+
+def test_an_error_of_the_consuming_loop_reaches_all_who_wait():
+    source = filled([result(1), result(2)])
+    with Preparer(config(2, num_ranks=2), source) as preparer:
+        threads, found = in_threads(2, lambda rank: [preparer.get_data(rank, s, TIMEOUT) for s in (1, 2)])
+        source.put(result(3, (float("nan"), 1.0)))
+        for thread in threads:
+            thread.join(TIMEOUT)
+        for error in found:
+            assert isinstance(error, LoopFailed)
+            assert "consuming loop failed: InvalidArgument: prompt '3'" in str(error)
+            assert isinstance(error.__cause__, InvalidArgument)
+        assert prompts_of(*(preparer.get_data(rank, 1, 0) for rank in (0, 1))) == [1, 2]  # was prepared
+
+
+def test_an_error_of_the_preparing_loop_gives_the_groups_back():
+    def wrong(rewards):
+        raise ZeroDivisionError("my advantage")
+
+    with Preparer(config(2, advantage=wrong), filled(result(n) for n in (1, 2))) as preparer:
+        with pytest.raises(LoopFailed, match="preparing loop failed: ZeroDivisionError: my advantage"):
+            preparer.get_data(0, 1, TIMEOUT)
+        assert preparer.buffer.ledger()["train"]["leased"].groups == 0
+        assert preparer.buffer.count("train", "completed") == 2
+
+
+def test_an_error_of_the_source_reaches_whoever_waits():
+    def source():
+        raise ConnectionError("engine gone")
+
+    with (
+        Preparer(config(1), source) as preparer,
+        pytest.raises(LoopFailed, match="ConnectionError: engine gone"),
+    ):
+        preparer.get_data(0, 1, TIMEOUT)
+
+
+def test_a_useless_result_can_be_left_out():
+    source = filled([result(1, (float("nan"), 1.0)), result(2)])
+    with Preparer(config(1, on_invalid="drop"), source) as preparer:
+        data = preparer.get_data(0, 1, TIMEOUT)
+        assert prompts_of(data) == [2]
+        assert data.metrics["gen/invalid"] == 1
+
+
+def test_shutdown_while_ranks_wait():
+    preparer = Preparer(config(4, num_ranks=3), queue.Queue()).start()
+    threads, found = in_threads(3, lambda rank: preparer.get_data(rank, 1, None))
+    time.sleep(0.05)
+    preparer.shutdown()
+    for thread in threads:
+        thread.join(TIMEOUT)
+        assert not thread.is_alive()
+    assert all(isinstance(error, Closed) for error in found)
+    assert not [t for t in threading.enumerate() if t.name.startswith("reroll-")]
+    with pytest.raises(Closed):
+        preparer.get_data(0, 1, 0)
+    preparer.shutdown()  # again is harmless
+
+
+def test_shutdown_loses_no_result():
+    """What was taken from the source and found no room is returned; the rest is in the source or the buffer."""
+
+    async def resident(buffer):
+        return await buffer.count("train", "completed")
+
+    import asyncio  # noqa: PLC0415
+
+    source = filled(result(n) for n in range(1, 11))
+    buffer = ReplayBufferConfig(sampler="fifo", capacity=3).build()
+    preparer = Preparer(config(3, async_steps=0), source, buffer=buffer).start()
+    preparer.get_data(0, 1, TIMEOUT)
+    wait_until(lambda: source.qsize() == 6)
+    left = preparer.shutdown()
+    assert [one.prompt_id for one in left] == ["4"]
+    assert asyncio.run(resident(buffer)) == 3  # step 1 was not done: it gave its groups back
+
+
+def test_shutdown_of_what_never_started():
+    preparer = Preparer(config(1))
+    with pytest.raises(Closed, match="not started"):
+        preparer.get_data(0, 1, 0)
+    preparer.shutdown()
+    Preparer(config(1)).shutdown()
+
+
+def test_a_source_that_ended_is_an_error_that_says_what_is_missing():
+    with Preparer(config(4), iter([result(n) for n in range(1, 7)])) as preparer:
+        preparer.get_data(0, 1, TIMEOUT)
+        for _ in range(2):
+            with pytest.raises(SourceEnded, match="2 of 4 groups are missing for step 2"):
+                preparer.get_data(0, 2, TIMEOUT)
+        preparer.put([result(7), result(8)])  # somebody has some more
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [5, 6, 7, 8]
+
+
+def test_the_last_step_may_be_short():
+    with Preparer(config(4, allow_short=True), iter([result(n) for n in range(1, 7)])) as preparer:
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1, 2, 3, 4]
+        last = preparer.get_data(0, 2, TIMEOUT)
+        assert prompts_of(last) == [5, 6]
+        assert last.batch.counts.groups == 2
+        with pytest.raises(SourceEnded, match="4 of 4 groups"):
+            preparer.get_data(0, 3, TIMEOUT)
+
+
+def test_a_step_may_be_short_after_a_while():
+    source = filled([result(1)])
+    with Preparer(config(4, allow_short=True, short_after_s=0.1, async_steps=1), source) as preparer:
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1]
+        with pytest.raises(WaitTimeout):
+            preparer.get_data(0, 2, 0.3)  # but never empty
+        source.put(result(2))
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [2]
+
+
+def test_a_blocking_buffer_is_refused():
+    with pytest.raises(InvalidArgument, match="coroutines"):
+        Preparer(config(1), buffer=ReplayBufferConfig().build_blocking())
+
+
+async def test_the_same_with_asyncio():
+    async def source():
+        for n in range(1, 5):
+            yield result(n)
+
+    async with AsyncPreparer(config(2, num_ranks=2), source()) as preparer:
+        for step in (1, 2):
+            parts = [await preparer.get_data(rank, step, TIMEOUT) for rank in (0, 1)]
+            assert prompts_of(*parts) == [2 * step - 1, 2 * step]
+        with pytest.raises(SourceEnded):
+            await preparer.get_data(0, 3, TIMEOUT)
+
+
+def test_a_preparer_is_not_used_from_another_process(monkeypatch):
+    with Preparer(config(1)) as preparer:
+        monkeypatch.setattr("os.getpid", lambda: -1)
+        with pytest.raises(InvalidArgument, match="lives in the process that made it"):
+            preparer.get_data(0, 1, 0)
+        monkeypatch.undo()
+
+
+def test_a_step_that_is_done_lets_producers_start(tmp_path):
+    """The preparer advances the buffer, which a staleness window waits for."""
+    window = {"rate_limiter": {"type": "staleness_window", "max_staleness": 0, "batch": 2}}
+    with Preparer(config(2, async_steps=0, replay_buffer=window)) as preparer:
+        preparer.put([result(1), result(2)])
+        preparer.get_data(0, 1, TIMEOUT)
+        with pytest.raises(WaitTimeout):
+            preparer.buffer.reserve(1, "train", timeout=0.05)
+        preparer.done(1)
+        assert preparer.buffer.reserve(2, "train", timeout=TIMEOUT).groups == 2
