@@ -15,7 +15,7 @@ from reroll.buffer import written
 from reroll.buffer.group import Group
 from reroll.buffer.leases import Held
 from reroll.buffer.written import KIND, trusting_nothing
-from reroll.codec import Refs, decode, encode
+from reroll.codec import RefReader, decode, encode
 from reroll.engine.columns import PLACES, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.state import small_state_of
@@ -164,7 +164,7 @@ def _read_uses(facts: Iterable[tuple[Any, bytes]], tasks: Iterable[str]) -> dict
     return uses
 
 
-def read_rollouts(blob: bytes, group: Group, path: Path, *, refs: Refs, allow_pickle: bool) -> Any:
+def read_rollouts(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:
     """Return the rollouts of a group, or a CorruptData that tells why they cannot be. Raises UnsupportedFormat."""
     try:
         return written.rollouts(decode(blob, refs=refs, allow_pickle=allow_pickle), group)

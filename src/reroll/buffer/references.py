@@ -34,10 +34,6 @@ class Objects:
         self._allow_pickle = allow_pickle
         self._made: dict[int, Any] = {}
 
-    def store(self, ref: Any) -> int:
-        """Refuse: these are only read."""
-        raise NotImplementedError(ref)
-
     def load(self, number: int) -> Any:
         """Return what a number stands for; the same object each time. Raises LookupError, CorruptData."""
         if number not in self._made:
@@ -62,10 +58,6 @@ class Whole:
         self._read = read
         self._seen: set[int] = set()
 
-    def store(self, ref: Any) -> int:
-        """Refuse: these are only read."""
-        raise NotImplementedError(ref)
-
     def load(self, number: int) -> None:
         """Look at it, once. Raises LookupError, CorruptData."""
         if number not in self._seen:
@@ -87,10 +79,6 @@ class Held:
             self.numbers.add(number)
             self._references.use([number])
         return number
-
-    def load(self, number: int) -> Any:
-        """Refuse: this is for encoding."""
-        raise NotImplementedError(number)
 
     def release(self) -> None:
         """Say that the value is stored, or will not be. Idempotent."""
@@ -247,10 +235,6 @@ class References:
             ref = self._ref_of.setdefault(number, made)
             self._number_of[ref] = number
             return ref
-
-    def store(self, ref: Any) -> int:
-        """Refuse: a value that is encoded has its own `Held`."""
-        raise NotImplementedError(ref)
 
 
 def _ray() -> Any:

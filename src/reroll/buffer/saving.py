@@ -11,7 +11,7 @@ from reroll.buffer.recording import Memory, read, read_rollouts
 from reroll.buffer.references import OBJECT, PutAgain, Whole
 from reroll.buffer.shell import Shell
 from reroll.buffer.snapshot import Snapshot
-from reroll.codec import Refs
+from reroll.codec import RefReader
 from reroll.engine.rewinding import check_rewind, commit, rewind
 from reroll.errors import CorruptData, InvalidArgument, NotEmpty
 from reroll.store import Saved, find_saved, open_saved, write_checkpoint
@@ -156,7 +156,7 @@ def _load(
     return memory, lost
 
 
-def _references(saved: Saved, *, keep: bool, allow_pickle: bool) -> Refs:
+def _references(saved: Saved, *, keep: bool, allow_pickle: bool) -> RefReader:
     def read(number: int) -> bytes:
         return saved.fact(OBJECT, number)
 
@@ -164,7 +164,7 @@ def _references(saved: Saved, *, keep: bool, allow_pickle: bool) -> Refs:
 
 
 def _payloads(
-    saved: Saved, groups: list[Group], references: Refs, skip: bool, allow_pickle: bool
+    saved: Saved, groups: list[Group], references: RefReader, skip: bool, allow_pickle: bool
 ) -> Iterator[tuple[Group, Any]]:
     by_uid = {group.uid: group for group in groups}
     damaged: list[int] = []

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from reroll.buffer.references import References, nothing_is_stored
+from reroll.buffer.references import Held, References, nothing_is_stored
 from reroll.codec import find_unstorable
 from reroll.errors import UnstorableWarning
 
@@ -34,7 +34,10 @@ class Storable:
 
     def _look_closely(self, items: Sequence[Any]) -> None:
         found = find_unstorable(
-            list(items), root="rollouts", allow_pickle=self._allow_pickle, refs=References(nothing_is_stored)
+            list(items),
+            root="rollouts",
+            allow_pickle=self._allow_pickle,
+            refs=Held(References(nothing_is_stored)),
         )
         if found is not None and found.cls not in self._seen:
             warnings.warn(

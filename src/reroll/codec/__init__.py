@@ -16,8 +16,17 @@ The layout is in docs/format.md. The codec does no I/O.
 from reroll.codec.decoding import decode
 from reroll.codec.encoding import encode
 from reroll.codec.framing import FORMAT_VERSION
-from reroll.codec.refs import Refs
+from reroll.codec.refs import RefReader, RefWriter
 from reroll.codec.registry import register
 from reroll.codec.search import Unstorable, find_unstorable
 
-__all__ = ["FORMAT_VERSION", "Refs", "Unstorable", "decode", "encode", "find_unstorable", "register"]
+__all__ = [
+    "FORMAT_VERSION",
+    "RefReader",
+    "RefWriter",
+    "Unstorable",
+    "decode",
+    "encode",
+    "find_unstorable",
+    "register",
+]

@@ -26,7 +26,7 @@ from reroll.codec.plain_values import (
     read_timedelta,
     read_uuid,
 )
-from reroll.codec.refs import Refs
+from reroll.codec.refs import RefReader
 from reroll.codec.registry import BY_NAME
 from reroll.codec.rollouts import read_row, read_status, read_versions
 from reroll.codec.scalars import read_scalar
@@ -40,7 +40,7 @@ _MAX_DEPTH: Final = MAX_DEPTH + 2  # the pair around the body, and what small va
 _CLOSED: Final = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
 
 
-def decode(blob: Buffer, *, allow_pickle: bool = False, refs: Refs | None = None) -> Any:
+def decode(blob: Buffer, *, allow_pickle: bool = False, refs: RefReader | None = None) -> Any:
     """Return the value that `encode` wrote; its arrays are read-only views into the blob.
 
     Raises CorruptData for bytes that were cut or altered, and UnsupportedFormat for what this process cannot read:
@@ -66,7 +66,7 @@ class Decoder:
 
     __slots__ = ("_allow_pickle", "_depth", "_refs", "_tensors", "arrays")
 
-    def __init__(self, arrays: list[Array], *, allow_pickle: bool, refs: Refs | None) -> None:
+    def __init__(self, arrays: list[Array], *, allow_pickle: bool, refs: RefReader | None) -> None:
         self.arrays = arrays
         self._allow_pickle = allow_pickle
         self._refs = refs

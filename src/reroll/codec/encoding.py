@@ -8,12 +8,14 @@ from typing import Any
 
 from reroll.codec.limits import MAX_DEPTH, Refusal
 from reroll.codec.lowering import Encoder, atom_blob
-from reroll.codec.refs import Refs
+from reroll.codec.refs import RefWriter
 from reroll.codec.search import find_unstorable
 from reroll.errors import NotStorable
 
 
-def encode(value: Any, *, allow_pickle: bool = False, refs: Refs | None = None, root: str = "value") -> bytes:
+def encode(
+    value: Any, *, allow_pickle: bool = False, refs: RefWriter | None = None, root: str = "value"
+) -> bytes:
     """Return a value as one blob, which `decode` reads without loss.
 
     Raises NotStorable with the path of the first part that cannot be written, under the name `root`. `refs` stores
@@ -45,7 +47,7 @@ def encode(value: Any, *, allow_pickle: bool = False, refs: Refs | None = None, 
 class _Once:
     """Stores each reference once, also if a value is written in two attempts."""
 
-    def __init__(self, refs: Refs) -> None:
+    def __init__(self, refs: RefWriter) -> None:
         self._refs = refs
         self._numbers: dict[int, tuple[Any, int]] = {}
 
@@ -53,6 +55,3 @@ class _Once:
         if id(ref) not in self._numbers:
             self._numbers[id(ref)] = ref, self._refs.store(ref)
         return self._numbers[id(ref)][1]
-
-    def load(self, number: int) -> Any:
-        return self._refs.load(number)

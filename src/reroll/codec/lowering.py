@@ -22,7 +22,7 @@ from reroll.codec.arrays import FLOAT64, INT32, INT64, UINT8, ArrayWriter
 from reroll.codec.framing import join
 from reroll.codec.limits import ATOMS, MAX_DEPTH, Refusal
 from reroll.codec.plain_values import PATH_TYPES, write_complex, write_datetime, write_path, write_timedelta
-from reroll.codec.refs import Refs, is_ref
+from reroll.codec.refs import RefWriter, is_ref
 from reroll.codec.registry import BY_TYPE, Entry
 from reroll.codec.rollouts import PLAIN_AT, VERSIONS_AT, write_row
 from reroll.codec.scalars import write_scalar
@@ -48,7 +48,7 @@ class Encoder:
 
     __slots__ = ("_allow_pickle", "_exact", "_refs", "_tensors", "arrays")
 
-    def __init__(self, *, allow_pickle: bool, refs: Refs | None, exact: bool) -> None:
+    def __init__(self, *, allow_pickle: bool, refs: RefWriter | None, exact: bool) -> None:
         self.arrays = ArrayWriter()
         self._allow_pickle = allow_pickle
         self._refs = refs

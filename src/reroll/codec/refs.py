@@ -4,12 +4,16 @@ import sys
 from typing import Any, Protocol
 
 
-class Refs(Protocol):
-    """Stores what references stand for, outside of the blob. The codec only writes and reads the numbers."""
+class RefWriter(Protocol):
+    """Stores what references stand for, outside of the blob. The codec only writes the numbers."""
 
     def store(self, ref: Any) -> int:
-        """Return the number under which `load` gives this reference, or its successor, again."""
+        """Return the number under which a `RefReader` gives this reference, or its successor, again."""
         ...
+
+
+class RefReader(Protocol):
+    """Knows what the numbers of references in a blob stand for."""
 
     def load(self, number: int) -> Any:
         """Return the reference of a number; a number that was never given is a LookupError."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from reroll.codec.limits import ATOMS, MAX_DEPTH, Refusal
 from reroll.codec.lowering import Encoder
 from reroll.codec.recipes import recipe_of
-from reroll.codec.refs import Refs, is_ref
+from reroll.codec.refs import RefWriter, is_ref
 from reroll.codec.registry import BY_TYPE
 from reroll.errors import InvalidArgument
 from reroll.rollout import DictRollout, Rollout
@@ -28,7 +28,7 @@ class Unstorable(NamedTuple):
 
 
 def find_unstorable(
-    value: Any, *, root: str = "value", allow_pickle: bool = False, refs: Refs | None = None
+    value: Any, *, root: str = "value", allow_pickle: bool = False, refs: RefWriter | None = None
 ) -> Unstorable | None:
     """Return the first part of a value that `encode` would refuse, None where there is none.
 
@@ -38,7 +38,7 @@ def find_unstorable(
 
 
 class _Search:
-    def __init__(self, allow_pickle: bool, refs: Refs | None) -> None:
+    def __init__(self, allow_pickle: bool, refs: RefWriter | None) -> None:
         self._allow_pickle = allow_pickle
         self._refs = refs
 

@@ -4,6 +4,7 @@
     change       what one commit writes; several changes become one
     seals        checksums over rows, facts, payloads and state
     connections  how files are opened, and what SQLite's errors mean
+    closing      what is closed by leaving its `with`
     lock         one writer for a directory
     writing      changes to SQL, with the counts that tell what is missing
     reading      SQL to rows, facts, payloads and state, verified

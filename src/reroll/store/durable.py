@@ -12,12 +12,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Literal, TypeAlias
 
 from reroll.errors import Closed, RerollError
 from reroll.store.change import Change, Row, net
 from reroll.store.checkpoint import lock_directory, write_checkpoint, write_file
+from reroll.store.closing import Closing
 from reroll.store.connections import connect, failed, reading, writing
 from reroll.store.lock import DirectoryLock
 from reroll.store.reading import Damaged, Reading
@@ -57,7 +57,7 @@ def open_store(directory: str | os.PathLike[str], *, sync: Sync = "os") -> "Stor
         raise
 
 
-class Store:
+class Store(Closing):
     """A durable store, open for writing; see `open_store`. All methods may be called from any thread."""
 
     def __init__(self, path: Path, lock: DirectoryLock, sync: Sync, counts: dict[str, int]) -> None:
@@ -256,16 +256,8 @@ class Store:
             self._connection.close()
             self._lock.release()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Copy:
+class Copy(Closing):
     """What was committed at one moment. As long as it is open, the store keeps what it has written since in its log."""
 
     def __init__(self, saved: Saved) -> None:
@@ -296,14 +288,6 @@ class Copy:
     def close(self) -> None:
         """Let go of it. Idempotent."""
         self._saved.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _connect_writer(path: Path, sync: Sync) -> sqlite3.Connection:

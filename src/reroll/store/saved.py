@@ -4,18 +4,17 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from reroll.errors import CorruptData, SavedNotFound, StoreFailed
 from reroll.store import schema
 from reroll.store.change import Row
+from reroll.store.closing import Closing
 from reroll.store.connections import connect, reading
 from reroll.store.reading import Damaged, Reading
 from reroll.store.schema import FILE_NAME
 
 
-class Saved:
+class Saved(Closing):
     """What was in a file when it was opened, whatever is written meanwhile. Not for several threads at once.
 
     Close it: as long as it is open, a store in use keeps what it has written since in its log.
@@ -82,14 +81,6 @@ class Saved:
     def close(self) -> None:
         """Close the file. Idempotent."""
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_saved(path: str | os.PathLike[str]) -> Saved:
