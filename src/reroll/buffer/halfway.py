@@ -16,7 +16,7 @@ def as_far_as_written(rollout: Any) -> Any:
     in all of them.
     """
     seen = copy.copy(rollout)
-    fields = {name: getattr(seen, name, None) for name in _PER_TOKEN}
+    fields: dict[str, Any] = {name: getattr(seen, name, None) for name in _PER_TOKEN}
     lengths = {name: read_length(name, value) for name, value in fields.items()}
     if lengths["response_ids"] is None:
         return seen
@@ -24,8 +24,8 @@ def as_far_as_written(rollout: Any) -> Any:
         del lengths["logprobs"]  # one for each position of the whole sequence
     present = {name: length for name, length in lengths.items() if length or name == "response_ids"}
     tokens = min(length or 0 for length in present.values())
-    for name in present:
+    for name, length in present.items():
         # Lists are copied even if they have that length: they may grow while they are being encoded.
-        if present[name] != tokens or isinstance(fields[name], list):
+        if length != tokens or isinstance(fields[name], list):
             setattr(seen, name, fields[name][:tokens])
     return seen

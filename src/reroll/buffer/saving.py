@@ -70,9 +70,7 @@ class Saving(Shell):
             )
         )
         self._become(memory, find_saved(path))
-        self._groups.give_up(
-            self._groups.all_slots(uid for uid in lost if self._groups.find(uid) is not None)
-        )
+        self._groups.lose(lost)
         if self._disk is not None:
             await self._disk.take_over(path)
 

@@ -35,6 +35,9 @@ class UseLog:
         """Return how many steps may still be undone."""
         return len(self._used)
 
+    def __contains__(self, number: int) -> bool:
+        return any(number in records for records in self._used.values())
+
     @property
     def oldest(self) -> int:
         """The oldest step that may still be undone."""
