@@ -5,6 +5,7 @@ Rows change a few at a time, uses, leases and put ids are added and dropped, and
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -90,7 +91,15 @@ def write_use(task_name: str, used: Used) -> bytes:
 
 def write_group_id(group_id: Any, root: str = "group_id", *, allow_pickle: bool) -> bytes:
     """Return the id that a user gave a group. Raises NotStorable."""
+    if type(group_id) is int or type(group_id) is str:
+        return _write_atom(group_id)
     return encode(group_id, root=root, allow_pickle=allow_pickle)
+
+
+@lru_cache(maxsize=1 << 14, typed=True)
+def _write_atom(group_id: int | str) -> bytes:
+    # A row is written again whenever it changes, and most groups have such an id.
+    return encode(group_id)
 
 
 def write_put_id(put_id: Any, *, allow_pickle: bool) -> bytes:
