@@ -2,9 +2,10 @@
 
 import pytest
 
-from durable.stores import cancelled, crashed, fifo, passed, picture, stalled, while_writing
+from durable.stores import cancelled, copy_of, crashed, fifo, passed, picture, stalled, while_writing
+from durable_errors.samples import alter_payload
 from replay.buffers import TASK, fill, group, quiet, uids_of
-from reroll import InvalidArgument, LeaseExpired, NotStorable, StalenessWindow
+from reroll import CorruptData, InvalidArgument, LeaseExpired, NotStorable, StalenessWindow
 
 
 async def test_what_came_home_after_a_crash_is_home_after_the_next_one(tmp_path):
@@ -224,3 +225,87 @@ async def test_rollouts_that_are_about_to_be_shown_stay_in_memory(tmp_path):
     await writer
     assert not group_of.items
     await buffer.close()
+
+
+@pytest.mark.parametrize("restart", ["crash", "save", "save into a store"])
+@pytest.mark.parametrize("expire", ["group", "member"])
+@pytest.mark.parametrize("resident", [None, 0])
+async def test_groups_of_dead_leases_are_checked_against_the_last_refresh(
+    tmp_path, restart, expire, resident
+):
+    options = {"expire": expire, "max_resident_bytes": resident}
+    buffer = fifo(tmp_path / "store", **options)
+    await buffer.put(group(version=0, rewards=(1.0, 0.0)), TASK)  # too stale soon
+    await buffer.put([*group(version=0), *group(version=5)], TASK)  # one of its members is
+    await buffer.put(group(version=5), TASK)
+    (untold,) = group()
+    untold.seq_staleness = 4  # as its engine says; it has no versions
+    await buffer.put([untold], TASK)
+    await buffer.lease({TASK: 4}, train_step=1)
+    (late,) = group()
+    late.seq_staleness = 4
+    await buffer.refresh_staleness(task_stale_thresholds={TASK: 3}, current_train_step=6)
+    await buffer.put([late], TASK)
+    await buffer.lease({TASK: 1}, train_step=6)
+
+    if restart == "crash":
+        again = crashed(buffer, **options)
+    else:
+        await buffer.save(tmp_path / "saved")
+        if "store" in restart:
+            again = fifo(tmp_path / "other", **options)
+        else:
+            again = fifo(None, expire=expire)
+        await again.resume(tmp_path / "saved")
+    found = {row.uid: (row.status.value, row.staleness) for row in await again.query({})}
+    assert found == {
+        1: ("expired", 5),
+        2: ("expired", 0 if expire == "member" else 5),
+        3: ("completed", 0),
+        4: ("completed", 0),
+        5: ("completed", 4),  # told after that refresh
+    }
+    await picture(again)
+    emptied, mixed = await again.get(2, TASK, "expired")
+    assert [len(item.response_ids) for item in emptied] == [0, 0]
+    assert [len(item.response_ids) for item in mixed] == ([0, 2] if expire == "member" else [0, 0])
+    if restart == "crash":
+        await picture(once_more := crashed(again, **options))
+        assert (await once_more.ledger())[TASK]["expired"] == (await again.ledger())[TASK]["expired"]
+        await once_more.close()
+    await buffer.close()
+    await again.close()
+
+
+async def test_groups_of_dead_leases_that_are_not_rolled_again_are_dropped(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await fill(buffer, 2, versions=[0, 5])
+    await buffer.lease({TASK: 2}, train_step=1)
+    await buffer.refresh_staleness(
+        task_stale_thresholds={TASK: 3},
+        current_train_step=6,
+        expired_groups_retryable_by_task={TASK: False},
+    )
+    again = crashed(buffer)
+    assert uids_of(await again.get(9, TASK, "completed")) == [2]
+    assert (await picture(again))["ledger"][TASK]["expired"].groups == 1
+    await buffer.close()
+    await again.close()
+
+
+async def test_a_damaged_group_that_came_home_too_stale_does_not_hinder_the_others(tmp_path):
+    options = {"expire": "member", "max_resident_bytes": 0}
+    buffer = fifo(tmp_path / "store", **options)
+    await fill(buffer, 2, versions=[0, 0])
+    await buffer.lease({TASK: 2}, train_step=1)
+    await buffer.refresh_staleness(task_stale_thresholds={TASK: 3}, current_train_step=6)
+    copy = copy_of(tmp_path / "store")
+    await buffer.close()
+    alter_payload(copy, 1)
+    again = fifo(copy, **options)
+    assert await again.count(TASK, "expired") == 2
+    with pytest.raises(CorruptData, match=r"group 1 .*delete\(\[1\]\)"):
+        await again.get(2, TASK, "expired")
+    await again.delete([1])
+    assert uids_of(await again.get(2, TASK, "expired")) == [2]
+    await again.close()

@@ -83,6 +83,7 @@ class Shell:
                 here = [group.uid for group in memory.groups]
                 lost = np.setdiff1d(store.payload_uids(), here).tolist()
                 self._engine.columns.gone += [*memory.leftovers, *lost]
+            self._leases.recheck(memory.lent())
         self._disk = disk
 
     def _become(self, memory: Memory, path: Path) -> None:
