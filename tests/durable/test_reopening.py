@@ -1,11 +1,25 @@
 """A durable buffer that is found again after a crash, and after another one."""
 
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 
 from durable.stores import cancelled, copy_of, crashed, fifo, passed, picture, stalled, while_writing
 from durable_errors.samples import alter_payload
 from replay.buffers import TASK, fill, group, quiet, uids_of
-from reroll import CorruptData, InvalidArgument, LeaseExpired, NotStorable, StalenessWindow
+from reroll import (
+    CorruptData,
+    InvalidArgument,
+    LeaseExpired,
+    MinSize,
+    NotStorable,
+    Queue,
+    SampleToInsertRatio,
+    StalenessWindow,
+)
+from reroll.engine.limiters import Window
 
 
 async def test_what_came_home_after_a_crash_is_home_after_the_next_one(tmp_path):
@@ -252,10 +266,7 @@ async def test_groups_of_dead_leases_are_checked_against_the_last_refresh(
         again = crashed(buffer, **options)
     else:
         await buffer.save(tmp_path / "saved")
-        if "store" in restart:
-            again = fifo(tmp_path / "other", **options)
-        else:
-            again = fifo(None, expire=expire)
+        again = fifo(tmp_path / "other", **options) if "store" in restart else fifo(None, expire=expire)
         await again.resume(tmp_path / "saved")
     found = {row.uid: (row.status.value, row.staleness) for row in await again.query({})}
     assert found == {
@@ -308,4 +319,72 @@ async def test_a_damaged_group_that_came_home_too_stale_does_not_hinder_the_othe
         await again.get(2, TASK, "expired")
     await again.delete([1])
     assert uids_of(await again.get(2, TASK, "expired")) == [2]
+    await again.close()
+
+
+@dataclass(frozen=True)
+class Own:
+    """A limiter of somebody's own."""
+
+    type: ClassVar[str] = "own"
+    window: ClassVar[Window] = Window(1.0, 1, -math.inf, math.inf)
+
+    def can_insert(self, counters, k=1):
+        return True
+
+    def can_sample(self, counters, k=1):
+        return counters.size >= 1
+
+
+def limiter_in(buffer):
+    return buffer._engine.tasks[TASK].settings.limiter
+
+
+RATIO = SampleToInsertRatio(2.0, 3, (0.0, 12.0))
+
+
+@pytest.mark.parametrize("restart", ["crash", "save"])
+@pytest.mark.parametrize(
+    ("configured", "set_since", "then", "found"),
+    [
+        (Queue(2), Queue(5), Queue(2), Queue(5)),
+        (None, RATIO, None, RATIO),
+        (Own(), Queue(5), Own(), Queue(5)),
+        (Queue(2), Queue(5), Queue(3), Queue(3)),  # the configuration is newer
+        (Own(), Queue(5), Queue(3), Queue(3)),
+        (Queue(2), Own(), Queue(2), Queue(2)),  # nobody could read it
+        (Queue(2), Queue(2), Queue(3), Queue(3)),
+    ],
+)
+async def test_a_limiter_that_was_set_is_there_again_while_the_configuration_is_the_same(  # noqa: PLR0917
+    tmp_path, restart, configured, set_since, then, found
+):
+    buffer = fifo(tmp_path / "store", rate_limiter=configured, max_times_sampled=2)
+    await fill(buffer, 2)
+    await buffer.set_rate_limiter(TASK, set_since)
+    options = {"rate_limiter": then, "max_times_sampled": 2}
+    if restart == "crash":
+        again = crashed(buffer, **options)
+    else:
+        await buffer.save(tmp_path / "saved")
+        again = fifo(None, **options)
+        await again.resume(tmp_path / "saved")
+    assert limiter_in(again) == found
+    if restart == "crash" and set_since == found:
+        await fill(again, 1)
+        once_more = crashed(again, **options)
+        assert limiter_in(once_more) == found
+        await once_more.close()
+    await buffer.close()
+    await again.close()
+
+
+async def test_a_limiter_that_was_set_and_can_never_proceed_any_more_is_told(tmp_path):
+    buffer = fifo(tmp_path / "store", rate_limiter=Queue(2), capacity=9)
+    await fill(buffer, 1)
+    await buffer.set_rate_limiter(TASK, MinSize(5))
+    with pytest.warns(UserWarning, match=r"goes on with Queue\(size=2\), as configured.*min_size"):
+        again = crashed(buffer, rate_limiter=Queue(2), capacity=3)
+    assert limiter_in(again) == Queue(2)
+    await buffer.close()
     await again.close()
