@@ -18,6 +18,7 @@ from reroll import (
     Queue,
     SampleToInsertRatio,
     StalenessWindow,
+    register,
 )
 from reroll.engine.limiters import Window
 
@@ -388,3 +389,100 @@ async def test_a_limiter_that_was_set_and_can_never_proceed_any_more_is_told(tmp
     assert limiter_in(again) == Queue(2)
     await buffer.close()
     await again.close()
+
+
+async def test_that_a_group_was_out_is_remembered_over_more_than_one_crash(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await buffer.put(group(status="aborted"), TASK)
+    (items,) = await buffer.get(1, TASK, "aborted")
+    second = crashed(buffer)
+    await fill(second, 1)
+    third = crashed(second)
+    items[0].status = "completed"
+    assert await third.put(items, TASK) == 1
+    assert {row.uid: row.attempts for row in await third.query({})} == {1: 2, 2: 1}
+    for each in (buffer, second, third):
+        await each.close()
+
+
+async def test_a_put_that_is_repeated_is_acknowledged_when_the_first_is_on_disk(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    with stalled(buffer):
+        first = await while_writing(buffer.put(group(), TASK, put_id=1))
+        second = await while_writing(buffer.put(group(), TASK, put_id=1))
+        await quiet()
+        assert not second.done()
+    assert await first == await second == 1
+    await buffer.close()
+
+
+@pytest.mark.parametrize("verb", ["sample", "lease", "take"])
+@pytest.mark.parametrize("resident", [None, 0])
+async def test_what_expires_while_its_hand_out_is_written_is_handed_out_whole(tmp_path, verb, resident):
+    buffer = fifo(tmp_path / "store", max_times_sampled=2, max_resident_bytes=resident)
+    await fill(buffer, 1, versions=[0])
+    calls = {
+        "sample": lambda: buffer.sample(1, TASK, train_step=1),
+        "lease": lambda: buffer.lease({TASK: 1}, train_step=1),
+        "take": lambda: buffer.get(1, TASK, "completed", train_step=1),
+    }
+    with stalled(buffer):
+        reader = await while_writing(calls[verb]())
+        refresh = await while_writing(
+            buffer.refresh_staleness(task_stale_thresholds={TASK: 1}, current_train_step=5)
+        )
+    found = await reader
+    (items,) = {"sample": lambda: [found[0].group], "lease": lambda: found.groups[TASK]}.get(
+        verb, lambda: found
+    )()
+    assert list(items[0].response_ids) == [7, 7]
+    assert await refresh == {TASK: int(verb != "take")}
+    await buffer.close()
+
+
+class Foreign:
+    """A rollout of somebody's own class, which cannot take a uid."""
+
+    __slots__ = ("response_ids", "response_model_steps", "seq_staleness", "status")
+
+    def __init__(self, told):
+        self.status, self.seq_staleness, self.response_ids, self.response_model_steps = told
+
+
+register(
+    Foreign,
+    name="tests.Foreign",
+    encode=lambda item: (item.status, item.seq_staleness, item.response_ids, item.response_model_steps),
+    decode=Foreign,
+)
+
+
+@pytest.mark.parametrize("how", ["taken", "lent"])
+@pytest.mark.parametrize("resident", [None, 0])
+async def test_the_objects_that_were_handed_out_come_back_as_their_group(tmp_path, how, resident):
+    buffer = fifo(tmp_path / "store", max_resident_bytes=resident)
+    await buffer.put([Foreign(("aborted", 0, [5], [0]))], TASK)
+    if how == "taken":
+        (items,) = await buffer.get(1, TASK, "aborted")
+    else:
+        batch = await buffer.lease({TASK: 1}, group_status="aborted")
+        (items,) = batch.groups[TASK]
+        await batch.ack()
+    assert len(await buffer.peek([1])) == 1, "whoever looks gets copies, or the same"
+    items[0].status = "completed"
+    assert await buffer.put(items, TASK) == 1
+    assert await buffer.put([Foreign(("completed", 0, [5], [0]))], TASK) == 2
+    await picture(buffer)
+    await buffer.close()
+
+
+async def test_rollouts_that_are_being_written_stay_in_memory(tmp_path):
+    buffer = fifo(tmp_path / "store", max_resident_bytes=0)
+    with stalled(buffer):
+        putter = await while_writing(buffer.put(group(), TASK))
+        assert len(await buffer.peek([1])) == 1, "whoever looks does not wait for the disk"
+        taker = await while_writing(buffer.get(1, TASK, "completed"))
+        await quiet()
+    assert await putter == 1
+    assert uids_of(await taker) == [1]
+    await buffer.close()

@@ -136,7 +136,7 @@ class Shell:
         for given in handed:
             self._groups.count_handed(given)
         if self._disk is None:
-            return [self._groups.show(given) for given in handed]
+            return [self._groups.hand_over(given) for given in handed]
         groups = [group for given in handed for group in given.groups]
         try:
             damaged = await self._disk.secure(groups)
@@ -154,7 +154,7 @@ class Shell:
             return None
         for given in handed:  # final already
             self._groups.leave_out(given, damaged)
-        shown = [self._groups.show(given) for given in handed]
+        shown = [self._groups.hand_over(given) for given in handed]
         self._disk.release(groups)
         for given in handed:
             self._groups.let_go(given)
