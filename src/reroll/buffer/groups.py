@@ -88,11 +88,9 @@ class Groups(Expiring):
         completed = put.decide().status is Status.COMPLETED
         return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
 
-    def put(self, put: Put, *, wait: bool = True) -> int | None:
-        """Carry out a put and return the uid, None if the group was dropped. Raises WouldBlock, if it has to wait."""
+    def put(self, put: Put) -> int | None:
+        """Carry out a put, which may be carried out now, and return the uid, None if the group was dropped."""
         decision = put.decide()
-        if wait and decision.status is Status.COMPLETED:
-            self.engine.check_admission(put.task, put.summary.num_bytes)
         self.learn_step(put.task, put.current_train_step)
         applied = put.apply_to_rollouts(decision)
         uid, slot, gone = self._enter(put, decision)

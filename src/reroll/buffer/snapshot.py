@@ -91,19 +91,24 @@ class Snapshot:
 
     def changes(self) -> Iterator[Change]:
         """Yield all that is to be written."""
+        records: list[bytes] = []
         for start in range(0, len(self._groups), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             groups = self._groups[part]
             payloads: list[tuple[int, Blob]] = []
-            records: list[bytes] = []
             for group in groups:
                 record, blob = self._take(group)
                 records.append(record)
                 payloads.append((group.uid, blob))
-            rows = {name: column[part] for name, column in self._rows.items()}
             self._groups[part] = [None] * len(groups)  # type: ignore[list-item]  # written ones may go
-            written = rows_of_columns(rows, self._tasks, records, allow_pickle=self._allow_pickle)
-            yield Change(rows=written, payloads=payloads)
+            del groups, group
+            yield Change(payloads=payloads)
+            del payloads
+        for start in range(0, len(records), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            rows = {name: column[part] for name, column in self._rows.items()}
+            written = rows_of_columns(rows, self._tasks, records[part], allow_pickle=self._allow_pickle)
+            yield Change(rows=written)
         facts: list[Fact] = [("lease", lease, record) for lease, record in self._leases.items()]
         facts += [
             ("put_id", write_put_id(put_id, allow_pickle=self._allow_pickle), msgspec.msgpack.encode(uid))
