@@ -56,7 +56,8 @@ class _Commit:
         self.signal = signal
         self.error: BaseException | None = None
         self.is_over = False
-        self.groups: list[Group] = []
+        self.groups: dict[int, Group] = {}
+        """By uid, those whose rollouts it holds."""
 
 
 class Disk:
@@ -231,7 +232,7 @@ class Disk:
             return
         self._now = None
         if commit.error is None:
-            self.settle(commit.groups)
+            self.settle(commit.groups.values())
         commit.signal.set()
         if self._next is not None:
             self._start()
@@ -250,7 +251,7 @@ class Disk:
             facts=[*self._facts(gone)],
             state=self._last_state,
         )
-        commit.groups = [group for uid in self._blobs if (group := groups.find(uid)) is not None]
+        commit.groups = {uid: group for uid in self._blobs if (group := groups.find(uid)) is not None}
         self._blobs = {}
         columns.dirty, columns.gone = set(), []
         return change
@@ -426,8 +427,9 @@ class Disk:
 
     def settle(self, groups: Iterable[Group]) -> None:
         """Let go of rollouts that do not fit into memory, or were consumed; they are on disk."""
+        writing = () if self._now is None else self._now.groups
         for group in groups:
-            if not group.items or group.uid in self._blobs or group.uid in self._held:
+            if not group.items or any(group.uid in kept for kept in (self._blobs, writing, self._held)):
                 continue
             if self._groups.is_kept(group.uid) or (
                 self._max_resident_bytes is not None and self._resident > self._max_resident_bytes
