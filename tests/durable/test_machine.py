@@ -27,6 +27,7 @@ from reroll import (
     Fifo,
     InvalidConfig,
     LeastUsed,
+    MinSize,
     Mixture,
     Prioritized,
     Queue,
@@ -37,6 +38,7 @@ from reroll import (
     Stalest,
     TaskConfig,
     Uniform,
+    Unlimited,
 )
 from reroll.buffer.recording import read
 from reroll.engine.state import state_of
@@ -407,6 +409,10 @@ class Machine(RuleBasedStateMachine):
                 expired_groups_retryable_by_task={"a": retryable},
             )
         )
+
+    @rule(task=st.sampled_from(TASKS), limiter=st.sampled_from([Queue(4), MinSize(2), Unlimited()]))
+    def set_limiter(self, task: str, limiter: Any) -> None:
+        self.both(lambda buffer, _: buffer.set_rate_limiter(task, limiter))
 
     def some_uids(self, data: st.DataObject) -> list[int]:
         last = self.disk._engine.last_uid

@@ -248,16 +248,16 @@ class Task:
         if state is None:
             return
         before, now = state["instead_of"], known_options(self._configured)
-        if (before is None and now is None) or (before and limiter_of(before) == self._configured):
-            try:
+        try:
+            if (before is None and now is None) or (before and limiter_of(before) == self._configured):
                 self.set_limiter(limiter_of(state["set"]))
-            except InvalidConfig as error:
-                warnings.warn(
-                    f"task {self.name!r} goes on with {self._configured}, as configured: {state['set']}, which was set "
-                    f"at run time, does not fit the configuration any more ({error})",
-                    UserWarning,
-                    stacklevel=2,
-                )
+        except InvalidConfig as error:
+            warnings.warn(
+                f"task {self.name!r} goes on with {self._configured}, as configured: {state['set']}, which was set at "
+                f"run time, does not fit the configuration any more ({error})",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _check_selectors(self, state: Mapping[str, Any]) -> None:
         for role in ("sampler", "remover"):
