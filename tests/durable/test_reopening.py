@@ -479,10 +479,10 @@ async def test_the_objects_that_were_handed_out_come_back_as_their_group(tmp_pat
 async def test_rollouts_that_are_being_written_stay_in_memory(tmp_path):
     buffer = fifo(tmp_path / "store", max_resident_bytes=0)
     with stalled(buffer):
-        putter = await while_writing(buffer.put(group(), TASK))
-        assert len(await buffer.peek([1])) == 1, "whoever looks does not wait for the disk"
-        taker = await while_writing(buffer.get(1, TASK, "completed"))
-        await quiet()
-    assert await putter == 1
-    assert uids_of(await taker) == [1]
+        writer = await while_writing(buffer.put(group(), TASK))
+        await quiet()  # the commit has begun
+        assert uids_of(await buffer.peek([1])) == [1]
+        assert uids_of(await buffer.peek([1])) == [1]
+    await writer
+    assert uids_of(await buffer.peek([1])) == [1]
     await buffer.close()

@@ -56,8 +56,7 @@ class _Commit:
         self.signal = signal
         self.error: BaseException | None = None
         self.is_over = False
-        self.groups: dict[int, Group] = {}
-        """By uid, those whose rollouts it holds."""
+        self.groups: dict[int, Group] = {}  # by uid, whose rollouts are in it
 
 
 class Disk:
@@ -427,9 +426,10 @@ class Disk:
 
     def settle(self, groups: Iterable[Group]) -> None:
         """Let go of rollouts that do not fit into memory, or were consumed; they are on disk."""
-        writing = () if self._now is None else self._now.groups
+        being_written = {} if self._now is None else self._now.groups
         for group in groups:
-            if not group.items or any(group.uid in kept for kept in (self._blobs, writing, self._held)):
+            uid = group.uid
+            if not group.items or uid in self._blobs or uid in being_written or uid in self._held:
                 continue
             if self._groups.is_kept(group.uid) or (
                 self._max_resident_bytes is not None and self._resident > self._max_resident_bytes

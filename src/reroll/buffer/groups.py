@@ -97,7 +97,8 @@ class Groups(Expiring):
         for item in put.items:
             write_if_present(item, "group_uid", uid)
         group = Group(uid, put.items, put.summary, put.step())
-        group.applied = applied
+        if put.task.settings.is_durable:
+            group.applied = applied
         self._store(slot, group)
         self.flow.put(put.task.name, put.summary, decision.status)
         if decision.dropped:
