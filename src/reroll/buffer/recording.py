@@ -17,7 +17,7 @@ from reroll.buffer.group import Group
 from reroll.buffer.leases import Held
 from reroll.buffer.written import KIND, trusting_nothing
 from reroll.codec import RefReader, count_plain_rollouts, decode, encode
-from reroll.engine.columns import PLACES, IntArray
+from reroll.engine.columns import LEASED, PLACES, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.state import small_state_of
 from reroll.engine.task import STATUSES
@@ -51,6 +51,12 @@ class Memory(NamedTuple):
     put_ids: dict[Any, int | None]
     leftovers: list[int]
     """Uids of rows that are none of its groups: they are damaged, or of a resume that did not come to its end."""
+
+    def lent(self) -> list[int]:
+        """Return the groups that only holders of leases had."""
+        rows = self.engine["rows"]
+        uids: list[int] = rows["uid"][rows["place"] == LEASED].tolist()
+        return uids
 
 
 def write_rows(engine: Engine, slots: IntArray, groups: Sequence[Group], *, allow_pickle: bool) -> list[Row]:
