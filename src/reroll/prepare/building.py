@@ -1,7 +1,7 @@
 """Rows of sequences written into flat arrays: each token is copied once, and numpy is called a few times per column.
 
-Each column is joined by one call over all its parts, which lie in the arrays of the rollouts. What a rollout does not have
-is a slice of a constant.
+A column is joined from parts that lie in the arrays of the rollouts; what a rollout does not have is a slice of a constant.
+Of masks, only those are copied that keep some tokens of a response and not others.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,11 @@ from reroll.errors import InvalidArgument
 from reroll.prepare.columns import Column, Memory, block_of
 from reroll.prepare.packed import FILLER, NO_VERSION, STORED, PackedBatch
 from reroll.prepare.sequences import Sequences
+from reroll.rollout import VersionRuns
 
 _LARGEST: Final = np.iinfo(np.int32).max
-_BYTE: Final = np.uint8
+_PIECE: Final = 1 << 16
+"""Tokens that are joined and looked at together."""
 
 Runs = tuple[list[int], list[int]]
 """Versions, and how many tokens each has."""
@@ -40,7 +42,7 @@ def build_rows(
     parts = _Parts(sequences, order, filler_length, pad_token_id)
     columns = block_of(STORED, parts.size, memory)
     parts.write_ids(columns["input_ids"])
-    parts.write_mask(columns["response_mask"])
+    parts.write_mask(columns["response_mask"], _picked(sequences.trainable, index))
     no_logprob = parts.write_logprobs(columns["logprobs"])
     return PackedBatch(
         **columns,
@@ -71,12 +73,15 @@ class _Parts:
 
     def __init__(self, table: Sequences, order: list[int], filler_length: int, pad_token_id: int) -> None:
         filler = np.full(filler_length, pad_token_id, np.int32)
-        none = filler[:0]
-        self._prompts = [table.prompts[i] if i >= 0 else filler for i in order]
-        self._responses = [table.responses[i] if i >= 0 else none for i in order]
-        self._logprobs = [table.logprobs[i] if i >= 0 else None for i in order]
-        self._masks = [table.masks[i] if i >= 0 else None for i in order]
-        self._versions = [table.versions[i].parts if i >= 0 else ((), ()) for i in order]
+
+        def picked(column: list[Any], of_filler: Any) -> list[Any]:
+            return list(map([*column, of_filler].__getitem__, order))  # FILLER is the last of a list
+
+        self._prompts = picked(table.prompts, filler)
+        self._responses = picked(table.responses, filler[:0])
+        self._logprobs = picked(table.logprobs, None)
+        self._masks = picked(table.masks, None)
+        self._versions = [versions.parts for versions in picked(table.versions, VersionRuns())]
         self._heads = [len(prompt) for prompt in self._prompts]
         self._tails = [len(response) for response in self._responses]
         self.has_logprobs = np.array([values is not None for values in self._logprobs], np.bool_)
@@ -94,21 +99,30 @@ class _Parts:
     def write_ids(self, ids: Column) -> None:
         _join(self._prompts, self._responses, ids)
 
-    def write_mask(self, mask: Column) -> None:
-        ones, zeros = np.ones(self._longest, _BYTE), np.zeros(self._longest, _BYTE)
-        given = zip(self._masks, self._tails, strict=True)
-        tails = [ones[:tail] if mask is None else mask for mask, tail in given]
-        _join([zeros[:head] for head in self._heads], tails, mask.view(_BYTE))
+    def write_mask(self, mask: Column, trainable: Column) -> None:
+        """Write the mask, given how many tokens of each response it keeps: mostly all of them, or none."""
+        mask.fill(False)
+        responses = zip(self.bounds[1:].tolist(), self._tails, trainable.tolist(), self._masks, strict=True)
+        for end, tail, kept, given in responses:
+            if kept:
+                mask[end - tail : end] = True if kept == tail else given
 
     def write_logprobs(self, logprobs: Column) -> npt.NDArray[np.bool_] | None:
         """Write the log-probabilities; return where one is no finite number, and becomes 0, None if all are."""
         zeros = np.zeros(self._longest, np.float32)
+        slices = {length: zeros[:length] for length in {*self._heads, *self._tails}}
         given = zip(self._logprobs, self._tails, strict=True)
-        tails = [zeros[:tail] if values is None else values for values, tail in given]
-        _join([zeros[:head] for head in self._heads], tails, logprobs)
-        # A sum of squares is finite only if all of them are; looking at each one takes longer.
-        with np.errstate(all="ignore"):
-            total = np.dot(logprobs, logprobs)
+        tails = [slices[tail] if values is None else values for values, tail in given]
+        heads = [slices[head] for head in self._heads]
+        total = np.float32(0)
+        # Looked at piece by piece, while each is in the cache. A sum of squares is finite only if all of them are;
+        # looking at each one takes longer.
+        for first in range(0, len(tails), step := max(1, _PIECE * len(tails) // max(1, self.size))):
+            last = min(first + step, len(tails))
+            piece = logprobs[self.bounds[first] : self.bounds[last]]
+            _join(heads[first:last], tails[first:last], piece)
+            with np.errstate(all="ignore"):
+                total += np.dot(piece, piece)
         if np.isfinite(total):
             return None
         is_none = ~np.isfinite(logprobs)

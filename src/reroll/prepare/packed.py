@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.prepare.columns import block_of, repeat_into
+from reroll.prepare.columns import STRETCH, block_of, repeat_into
 
 NO_VERSION: Final = -1
 FILLER: Final = -1
@@ -175,41 +175,50 @@ class PackedBatch:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all arrays by name: those with an entry for each token, and the bounds of sequences and rows."""
+        names = (*STORED, "cu_seqlens", "cu_rows", "sequence", "group")
+        found = {name: getattr(self, name) for name in names}
+        if self.num_tokens <= STRETCH:
+            return found | {name: self._written(name) for name in REPEATED}
         written = block_of(REPEATED, self.num_tokens)
         for name, column in written.items():
-            self._write(name, column)
-        names = (*STORED, "cu_seqlens", "cu_rows", "sequence", "group")
-        return {**{name: getattr(self, name) for name in names}, **written}
+            repeat_into(column, *self._runs(name))
+            self._finish(name, column)
+        return found | written
 
     def to_torch(self) -> dict[str, Any]:
         """Return `arrays()` as tensors that share their memory; needs the extra `torch`."""
         return to_tensors(self.arrays())
 
     def _written(self, name: str) -> npt.NDArray[Any]:
-        column: npt.NDArray[Any] = np.empty(self.num_tokens, REPEATED[name])
-        self._write(name, column)
+        column: npt.NDArray[Any] = np.repeat(*self._runs(name))
+        self._finish(name, column)
         return column
 
-    def _write(self, name: str, out: npt.NDArray[Any]) -> None:
+    def _runs(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the values of a column that is repeated, and how often each comes."""
         lengths = np.diff(self.cu_seqlens)
         match name:
             case "position_ids":
-                repeat_into(out, self.cu_seqlens[:-1], lengths)
-                np.subtract(np.arange(len(out), dtype=out.dtype), out, out=out)
+                return self.cu_seqlens[:-1], lengths
             case "document_ids":
-                repeat_into(out, np.arange(len(lengths), dtype=out.dtype), lengths)
+                return np.arange(len(lengths), dtype=np.int32), lengths
             case "advantages":
-                repeat_into(out, self.advantage, lengths)
+                return self.advantage, lengths
             case "weights":
-                repeat_into(out, self.weight, lengths)
+                return self.weight, lengths
             case "versions":
-                repeat_into(out, self.run_versions, self.run_lengths)
-            case "logprob_mask":
+                return self.run_versions, self.run_lengths
+            case _:  # logprob_mask: prompts have none
                 flags = np.column_stack((np.zeros_like(self.has_logprobs), self.has_logprobs))
                 halves = np.column_stack((self.prompt_length, lengths - self.prompt_length))
-                repeat_into(out, flags.ravel(), halves.ravel())
-                if self.no_logprob is not None:
-                    out &= ~self.no_logprob
+                return flags.ravel(), halves.ravel()
+
+    def _finish(self, name: str, out: npt.NDArray[Any]) -> None:
+        """Let what was repeated differ from token to token, where it does."""
+        if name == "position_ids":
+            np.subtract(np.arange(len(out), dtype=out.dtype), out, out=out)
+        elif name == "logprob_mask" and self.no_logprob is not None:
+            out &= ~self.no_logprob
 
 
 def to_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def best_fit(lengths: Sequence[int], numbers: Sequence[int], pack_length: int) -
     """Return rows of at most `pack_length` tokens; O(n log n) comparisons."""
     rows: list[list[int]] = []
     room: list[tuple[int, int]] = []  # sorted: how much room a row has, and which it is
-    for number in sorted(numbers, key=lambda number: -lengths[number]):
+    for number in longest_first(lengths, numbers):
         length = lengths[number]
         place = bisect_left(room, (length, -1))
         if place == len(room):
@@ -71,6 +71,11 @@ def best_fit(lengths: Sequence[int], numbers: Sequence[int], pack_length: int) -
     for members in rows:
         members.sort()
     return rows
+
+
+def longest_first(lengths: Sequence[int], numbers: Sequence[int]) -> list[int]:
+    """Return the numbers of sequences, the longest first, equal ones in order."""
+    return sorted(numbers, key=lengths.__getitem__, reverse=True)
 
 
 def pack(

@@ -17,7 +17,7 @@ from reroll.errors import InvalidArgument
 from reroll.prepare.building import build_rows
 from reroll.prepare.columns import Memory
 from reroll.prepare.packed import PackedBatch
-from reroll.prepare.packing import Fitted, Overlong, best_fit, fit
+from reroll.prepare.packing import Fitted, Overlong, best_fit, fit, longest_first
 from reroll.prepare.sequences import Sequences
 
 WeightNorm = Literal["max", "mean", "none"]
@@ -131,7 +131,7 @@ def spread(
     """Return the sequences in `count` rows, longest first, each in the row that has the least; None if one overflows."""
     rows: list[list[int]] = [[] for _ in range(count)]
     heap = [(0, row) for row in range(count)]
-    for number in sorted(numbers, key=lambda number: -lengths[number]):
+    for number in longest_first(lengths, numbers):
         size, row = heap[0]
         if size + lengths[number] > pack_length:
             return None
