@@ -161,7 +161,8 @@ def torchrl_cases(groups: Sequence[list[Rollout]]) -> dict[str, Callable[[], obj
         TORCHRL_OURS: sampling(list(groups), collate),
     }
     ours, theirs = collate(groups[:BATCH]), torch_collate(torch, as_tensors[:BATCH])
-    assert all(np.array_equal(ours[name], theirs[name].numpy()) for name in theirs)
+    if not all(np.array_equal(ours[name], theirs[name].numpy()) for name in theirs):
+        raise RuntimeError("the collations differ")
     return cases
 
 

@@ -34,19 +34,19 @@ _NOTHING: Ids = np.empty(0, np.int32)
 def read_members(rollouts: Sequence[Any], prompt_ids: Sequence[Any]) -> Members:
     """Return what is packed of these rollouts; raises InvalidArgument, which names the prompt."""
     if set(map(type, rollouts)) == {Rollout}:
-        found = Members(*map(list, zip(*map(_read_own, rollouts), strict=True)))
-        rows = _unlike(found)
+        columns: list[list[Any]] = [list(column) for column in zip(*map(_read_own, rollouts), strict=True)]
+        rows = _unlike(Members(*columns))
     else:
-        found = Members(*([None] * len(rollouts) for _ in Members._fields))
+        columns = [[None] * len(rollouts) for _ in Members._fields]
         rows = list(range(len(rollouts)))
     for row in rows:
         try:
             member = _read(rollouts[row])
         except InvalidArgument as error:
             raise InvalidArgument(f"prompt {prompt_ids[row]!r}: {error}") from error
-        for column, value in zip(found, member, strict=True):
+        for column, value in zip(columns, member, strict=True):
             column[row] = value
-    return found
+    return Members(*columns)
 
 
 def _unlike(found: Members) -> list[int]:
