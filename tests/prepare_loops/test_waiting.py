@@ -123,7 +123,7 @@ def test_groups_are_consumed_when_every_rank_asked_for_the_next_step():
         assert consumed() == 4
         preparer.done(1)  # told before
         assert consumed() == 4
-        with pytest.raises(InvalidArgument, match="no rank has asked for it"):
+        with pytest.raises(InvalidArgument, match="no rank has got it"):
             preparer.done(3)
 
 

@@ -16,7 +16,7 @@ from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.errors import Closed, InvalidArgument, LeaseExpired, LoopFailed, SourceEnded, WaitTimeout
 from reroll.prepare.columns import Memory
 from reroll.prepare.config import PrepareConfig
-from reroll.prepare.intake import Intake
+from reroll.prepare.intake import Intake, results_in
 from reroll.prepare.prompts import Prompts
 from reroll.prepare.results import GenerationResult
 from reroll.prepare.sources import pump
@@ -62,7 +62,8 @@ class AsyncPreparer:
         self._source = source
         self._sentinel = sentinel
         self._prompts = prompts or Prompts()
-        self._intake = Intake(config, self.buffer, self._prompts)
+        self._intake = Intake(config, self.buffer, self._prompts, next_step=lambda: self._steps.newest + 1)
+        self._left_over: list[GenerationResult] = []
         self._steps: Steps[Prepared] = Steps(config.num_ranks, config.async_steps, config.first_step - 1)
         self._leases: dict[int, Any] = {}
         self._memory = Memory(spare_blocks=2)
@@ -99,7 +100,7 @@ class AsyncPreparer:
         Returns the results that were taken from the source and are not in the buffer. A buffer of its own is closed.
         """
         if self._is_closed:
-            return self._intake.left_over
+            return self._left_over
         self._is_closed = True
         self._waits.wake()
         for task in self._tasks:
@@ -111,7 +112,7 @@ class AsyncPreparer:
             self._leases.clear()
         if self._owns_buffer:
             await self.buffer.close()
-        return self._intake.left_over
+        return self._left_over
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -131,7 +132,7 @@ class AsyncPreparer:
         Raises InvalidArgument for what cannot be used, WaitTimeout, Closed.
         """
         self._check_open()
-        return await self._take_in(results, timeout)
+        return await self._take_in(results_in(results), timeout)
 
     # --- for trainers
 
@@ -150,16 +151,16 @@ class AsyncPreparer:
         try:
             await self._waits.until(
                 [object()],
-                lambda: self._steps.get(step) is not None or self._cannot_go_on(),
+                lambda: self._steps.is_ready(step) or self._cannot_go_on(),
                 deadline,
                 str,
             )
         except WaitTimeout:
             raise WaitTimeout(await self._explain(step)) from None
-        prepared = self._steps.get(step)
-        if prepared is not None and not self._is_closed:
-            return prepared.part(rank)
         self._check_open()
+        prepared = self._steps.give(rank, step)
+        if prepared is not None:
+            return prepared.part(rank)
         self._steps.check(rank, step)
         raise self._failure()
 
@@ -202,6 +203,7 @@ class AsyncPreparer:
                 "format": _FORMAT,
                 "step": self._steps.done,
                 "cursor": self._prompts.state(),
+                "generated": self._intake.state(),
                 "buffer": None if save_to is None else fspath(save_to),
             }
             if save_to is not None:
@@ -224,6 +226,7 @@ class AsyncPreparer:
         elif self._owns_buffer and state["buffer"] is not None:
             await self.buffer.resume(state["buffer"])
         self._prompts.restore(state["cursor"])
+        self._intake.restore(state["generated"])
         self._steps = Steps(self.config.num_ranks, self.config.async_steps, step)
         self._advanced = step
 
@@ -232,18 +235,26 @@ class AsyncPreparer:
     async def _consume_all(self) -> None:
         try:
             await pump(self._source, self._sentinel, self._deliver)
-        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  (whoever asks for data gets it, also an exit in the source's thread)
             self._taking.source_error = error
         self._taking.has_ended = True
         self._taking.moved()
 
     async def _deliver(self, item: Any) -> None:
-        await self._take_in(item, None)
+        results = results_in(item)
+        for place, result in enumerate(results):
+            try:
+                await self._take_in([result], None)
+            except BaseException:
+                self._left_over += results[place:]
+                raise
 
-    async def _take_in(self, item: Any, timeout: float | None) -> int:
+    async def _take_in(self, results: list[GenerationResult], timeout: float | None) -> int:
         self._taking.came()
         try:
-            return await self._intake.take(item, self._steps.newest + 1, timeout)
+            return await self._intake.take(results, timeout)
         finally:
             self._taking.moved()
 
@@ -278,15 +289,18 @@ class AsyncPreparer:
             self._waits.wake()
 
     async def _prepare(self, step: int, batch: Any) -> Prepared:
-        samples = [] if batch is None else batch.samples[self.config.task]
+        samples = dict.fromkeys(self.config.sizes, ()) if batch is None else batch.samples
         await asyncio.sleep(0)  # whoever put the last of them notes it first
         arrivals = self._intake.arrivals
         if self.config.when_filtered == "yield":
-            generated = arrivals.take(self.config.global_batch_size)
-        elif self.config.is_in_order and samples:
-            generated = arrivals.take_up_to(max(sample.info.uid for sample in samples))
+            generated = arrivals.take(step, self.config.sizes)
+        elif self.config.is_in_order:
+            newest = {
+                task: max(sample.info.uid for sample in drawn) for task, drawn in samples.items() if drawn
+            }
+            generated = arrivals.take_up_to(step, newest)
         else:
-            generated = arrivals.take_all()
+            generated = arrivals.take_all(step)
         return await asyncio.to_thread(prepare_step, step, samples, generated, self.config, self._memory)
 
     # --- settling
@@ -322,6 +336,7 @@ class AsyncPreparer:
                 await self.buffer.advance(last, version=version)
                 self._advanced = last
                 self._steps.done = max(self._steps.done, last)
+                self._intake.arrivals.trained(last)
 
     def _due(self) -> list[int]:
         return sorted(step for step in self._leases if step <= self._steps.due())

@@ -66,7 +66,7 @@ class RankBatch:
 
 
 def split(
-    sequences: Sequences,
+    sequences: Sequences | Fitted,
     num_ranks: int,
     *,
     pack_length: int,
@@ -89,7 +89,7 @@ def split(
             f"num_ranks={num_ranks} and rows_per_micro_batch={rows_per_micro_batch} must be at least 1,"
             f" filler_length={filler_length} at least 0"
         )
-    fitted = fit(sequences, pack_length, overlong)
+    fitted = sequences if isinstance(sequences, Fitted) else fit(sequences, pack_length, overlong)
     table = fitted.sequences
     lengths: list[int] = table.length.tolist()
     rows = _rows_for(lengths, fitted.numbers, num_ranks, pack_length)
