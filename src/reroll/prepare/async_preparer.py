@@ -370,6 +370,6 @@ class AsyncPreparer:
                 f"get_data of step {step} timed out: another rank is more than async_steps={self.config.async_steps} "
                 "behind; is it alive?"
             )
-        if self._steps.newest + 1 < step:
-            return f"get_data of step {step} timed out: step {self._steps.newest + 1} comes first, and has {await self._taking.missing(step)}"
-        return f"get_data of step {step} timed out: {await self._taking.missing(step)}"
+        first = self._steps.newest + 1
+        why = "" if first == step else f"step {first} comes first; "
+        return f"get_data of step {step} timed out: {why}{await self._taking.missing(first)}"

@@ -35,9 +35,10 @@ def build_rows(
     weight_scale: float = 1.0,
     memory: Memory | None = None,
 ) -> PackedBatch:
-    """Return the batch with these rows of these sequences; an empty row becomes a filler of so many tokens."""
-    order = [number for row in rows for number in (row or ((FILLER,) if filler_length else ()))]
-    counts = [len(row) or bool(filler_length) for row in rows]
+    """Return the batch with these rows of these sequences; one without tokens gets a filler of so many."""
+    lengths = sequences.length
+    filled = [row if lengths[row].any() else (*row, FILLER) for row in rows] if filler_length else rows
+    order = [number for row in filled for number in row]
     index = np.array(order, np.int64)
     parts = _Parts(sequences, order, filler_length, pad_token_id)
     columns = block_of(STORED, parts.size, memory)
@@ -51,7 +52,7 @@ def build_rows(
         has_logprobs=parts.has_logprobs,
         no_logprob=no_logprob,
         cu_seqlens=parts.bounds.astype(np.int32),
-        cu_rows=np.cumsum([0, *counts], dtype=np.int32),
+        cu_rows=np.cumsum([0, *map(len, filled)], dtype=np.int32),
         sequence=index,
         group=np.where(index == FILLER, FILLER, _picked(sequences.group, index)),
         advantage=_picked(sequences.advantage, index).astype(np.float32),

@@ -56,7 +56,10 @@ class PrepareConfig(BaseModel):
             results, which may be nothing.
         no_resampling_pass_rate: prompts solved at least this often are reported, to be asked for no more.
 
-        advantage: "standard", "centered", "leave_one_out", or a function from rewards to advantages.
+        advantage: "standard", "centered", "leave_one_out", or a function from rewards to advantages. None: 0 for all, and
+            no rewards are needed.
+        priorities_from_advantages: whether the priority of a group in the buffer is its mean absolute advantage; False:
+            as its `priority_signal` says.
         mask_truncated: whether responses that were cut for their length are not trained on.
         importance_weights: whether the sampler's weights count in the loss.
         overlong: what becomes of a sequence that is longer than a row: its result cannot be used ("error", see
@@ -101,7 +104,8 @@ class PrepareConfig(BaseModel):
     when_filtered: Literal["wait", "yield"] = "wait"
     no_resampling_pass_rate: Annotated[_Number, Field(gt=0, le=1)] | None = None
 
-    advantage: str | Callable[[Any], Any] = "standard"
+    advantage: str | Callable[[Any], Any] | None = "standard"
+    priorities_from_advantages: bool = False
     mask_truncated: bool = False
     importance_weights: bool = False
     overlong: Literal["error", "truncate", "drop"] = "error"
@@ -124,6 +128,8 @@ class PrepareConfig(BaseModel):
             raise InvalidConfig(
                 f"advantage {self.advantage!r} is unknown; use a function or one of: {', '.join(METHODS)}"
             )
+        if self.priorities_from_advantages and self.advantage is None:
+            raise InvalidConfig("priorities_from_advantages needs advantages; name one")
         if self.short_after_s is not None and not self.allow_short:
             raise InvalidConfig("short_after_s makes steps short, which allow_short=False forbids; set both")
         if sum(self.sizes.values()) != self.global_batch_size:

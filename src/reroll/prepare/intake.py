@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from reroll.errors import InvalidArgument
+from reroll.prepare.advantages import advantages_of, priority_of
 from reroll.prepare.arrivals import Arrivals
 from reroll.prepare.config import PrepareConfig
-from reroll.prepare.filters import Screened, screen
+from reroll.prepare.filters import Screened, scores_of, screen
 from reroll.prepare.outcomes import Outcome
 from reroll.prepare.packing import check_length
 from reroll.prepare.prompts import Prompts
@@ -191,11 +192,18 @@ class Intake:
             current_train_step=self._next_step(),
             stale_threshold=None if limit is None else limit + 1,
             expired_groups_retryable=self._config.retry_expired,
+            priority=self._priority(group) if group_status(group) is Status.COMPLETED else None,
             uid=result.group_uid,
             put_id=put_id,
             timeout=timeout,
         )
         return uid
+
+    def _priority(self, group: list[Rollout]) -> float | None:
+        scores = [score for score in scores_of(group) if score is not None]
+        if not self._config.priorities_from_advantages or len(scores) < len(group):
+            return None
+        return priority_of(advantages_of(scores, self._config.advantage or "standard"))
 
     def _is_stale(self, task: str, oldest: int | None) -> bool:
         """Return whether a group was too stale when it came into the buffer, for which it may have waited."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from reroll.errors import Closed, InvalidArgument
 from reroll.prepare.async_preparer import AsyncPreparer
@@ -17,6 +17,11 @@ from reroll.prepare.results import GenerationResult
 from reroll.prepare.step import StepData
 
 T = TypeVar("T")
+
+_ELSEWHERE: Final = (
+    "a Preparer lives in the process that made it: call it there, from any thread (DataLoader: num_workers=0). There is no "
+    "client yet that reaches it from other processes; where you have one of your own, give its get_data instead"
+)
 
 
 class Preparer:
@@ -90,6 +95,10 @@ class Preparer:
             thread.join()
         return self._left_over
 
+    def __reduce__(self) -> str:
+        """Refuse to be sent to another process."""
+        raise InvalidArgument(_ELSEWHERE)
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -101,10 +110,7 @@ class Preparer:
     def _call(self, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine in the loop, and wait for it. An interrupt of this thread cancels it."""
         if os.getpid() != self._pid:
-            raise InvalidArgument(
-                "a Preparer lives in the process that made it; call it there (DataLoader: num_workers=0), or through "
-                "an actor or a server"
-            )
+            raise InvalidArgument(_ELSEWHERE)
         with self._gate:
             if not self._is_open:
                 raise Closed("the preparer was shut down")
