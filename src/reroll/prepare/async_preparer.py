@@ -255,6 +255,11 @@ class AsyncPreparer:
         self._taking.came()
         try:
             return await self._intake.take(results, timeout)
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+        ) as error:  # either would end the event loop, and with it all who wait
+            raise LoopFailed(f"a predicate or callback ended with {error!r}") from error
         finally:
             self._taking.moved()
 
@@ -263,7 +268,9 @@ class AsyncPreparer:
     async def _prepare_all(self) -> None:
         try:
             await self._prepare_one_after_the_other()
-        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  (whoever asks for data gets it)
             self._error = error
             self._waits.wake()
 

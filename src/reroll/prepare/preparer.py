@@ -51,6 +51,7 @@ class Preparer:
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._left_over: list[GenerationResult] = []
+        self._calls: set[concurrent.futures.Future[Any]] = set()
 
     def start(self) -> Self:
         """Start both loops."""
@@ -117,6 +118,8 @@ class Preparer:
             if self._loop is None:
                 self._loop = self._begin()
             future = asyncio.run_coroutine_threadsafe(verb(), self._loop)
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -127,11 +130,19 @@ class Preparer:
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         begun: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._main(begun)), name="reroll-preparer", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(begun,), name="reroll-preparer", daemon=True)
         self._thread.start()
         return begun.result()
+
+    def _run(self, begun: "concurrent.futures.Future[asyncio.AbstractEventLoop]") -> None:
+        try:
+            asyncio.run(self._main(begun))
+        finally:  # whatever ended the loop, nobody waits for it any more
+            with self._gate:
+                self._is_open = False
+                calls = list(self._calls)
+            for future in calls:
+                future.cancel()
 
     async def _main(self, begun: "concurrent.futures.Future[asyncio.AbstractEventLoop]") -> None:
         self._stop = asyncio.Event()
