@@ -41,7 +41,7 @@ class Intake:
         self._prompts = prompts
         self._next_step = next_step
         self._seen: OrderedDict[Hashable, bool] = OrderedDict()  # whether each is in the buffer
-        self._last_uid = 0  # of what was there before
+        self._last_uid = self._newest_uid = 0  # of what was there before, and of what is there now
         self.arrivals = Arrivals()
         self.repeated = 0
         """Results that came a second time."""
@@ -56,7 +56,7 @@ class Intake:
 
     def state(self) -> dict[str, Any]:
         """Return what a restart needs, as plain values."""
-        return {"last_uid": self._last_uid, **self.arrivals.state()}
+        return {"last_uid": max(self._last_uid, self._newest_uid), **self.arrivals.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
@@ -168,7 +168,7 @@ class Intake:
             self._remember(result, is_stored=True)
             return True
         is_stale = self._is_stale(task, oldest)
-        is_stored = uid is not None and not is_stale
+        is_stored = uid is not None and not (is_stale and await self._has_expired(uid))
         self.arrivals.add(task, uid if is_stored else None, outcome)
         if not is_stored:
             self.arrivals.count("expired" if is_stale else "evicted")
@@ -197,6 +197,7 @@ class Intake:
             put_id=put_id,
             timeout=timeout,
         )
+        self._newest_uid = max(self._newest_uid, uid or 0)
         return uid
 
     def _priority(self, group: list[Rollout]) -> float | None:
@@ -206,9 +207,12 @@ class Intake:
         return priority_of(advantages_of(scores, self._config.advantage or "standard"))
 
     def _is_stale(self, task: str, oldest: int | None) -> bool:
-        """Return whether a group was too stale when it came into the buffer, for which it may have waited."""
+        """Return whether a group may have been too stale when it came into the buffer, for which it may have waited."""
         limit = self._config.staleness_limit(task)
         return limit is not None and oldest is not None and self._next_step() - oldest - 1 > limit
+
+    async def _has_expired(self, uid: int) -> bool:
+        return not await self._buffer.query({"uid": uid, "status": {"$ne": Status.EXPIRED}})
 
     def _put_id(self, result: GenerationResult) -> Hashable:
         """Return what a result that comes twice is known by; None if that cannot be told."""
