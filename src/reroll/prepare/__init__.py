@@ -7,7 +7,7 @@ sequences   `Sequences`, the one table of what is indexed together; members read
 packing     rows of bounded length and micro-batches; building writes them into a `PackedBatch`
             (packed, columns), padding pads them
 ranks       the part of each rank, balanced, with the counts of the whole
-metrics     numbers about what was generated, what is trained, how it was packed
+metrics     numbers about what was generated (outcomes), what is trained, how it was packed
 
 All of these are pure functions over numpy arrays: nothing waits, nothing is sent. Over them stands what runs:
 
