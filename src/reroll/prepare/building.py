@@ -1,7 +1,7 @@
 """Rows of sequences written into flat arrays: each token is copied once, and numpy is called a few times per column.
 
 A column is joined from parts that lie in the arrays of the rollouts; what a rollout does not have is a slice of a constant.
-Of masks, only those are copied that keep some tokens of a response and not others.
+Of masks, only those are read that keep some tokens of a response and not others.
 """
 
 from collections.abc import Sequence
@@ -40,15 +40,17 @@ def build_rows(
     filled = [row if lengths[row].any() else (*row, FILLER) for row in rows] if filler_length else rows
     order = [number for row in filled for number in row]
     index = np.array(order, np.int64)
+    trainable = _picked(sequences.trainable, index)
     parts = _Parts(sequences, order, filler_length, pad_token_id)
     columns = block_of(STORED, parts.size, memory)
     parts.write_ids(columns["input_ids"])
-    parts.write_mask(columns["response_mask"], _picked(sequences.trainable, index))
     no_logprob = parts.write_logprobs(columns["logprobs"])
     return PackedBatch(
         **columns,
         **parts.version_runs(),
         prompt_length=parts.prompt_length,
+        is_trainable=trainable > 0,
+        is_left_out=parts.left_out(trainable),
         has_logprobs=parts.has_logprobs,
         no_logprob=no_logprob,
         cu_seqlens=parts.bounds.astype(np.int32),
@@ -100,13 +102,16 @@ class _Parts:
     def write_ids(self, ids: Column) -> None:
         _join(self._prompts, self._responses, ids)
 
-    def write_mask(self, mask: Column, trainable: Column) -> None:
-        """Write the mask, given how many tokens of each response it keeps: mostly all of them, or none."""
-        mask.fill(False)
-        responses = zip(self.bounds[1:].tolist(), self._tails, trainable.tolist(), self._masks, strict=True)
-        for end, tail, kept, given in responses:
-            if kept:
-                mask[end - tail : end] = True if kept == tail else given
+    def left_out(self, trainable: Column) -> npt.NDArray[np.bool_] | None:
+        """Return the tokens that masks leave out of responses which they keep in part; None if there are none."""
+        places = np.flatnonzero((trainable > 0) & (trainable < np.array(self._tails, np.int64)))
+        if not len(places):
+            return None
+        found = np.zeros(self.size, np.bool_)
+        for place in places.tolist():
+            end = int(self.bounds[place + 1])
+            found[end - self._tails[place] : end] = self._masks[place] == 0
+        return found
 
     def write_logprobs(self, logprobs: Column) -> npt.NDArray[np.bool_] | None:
         """Write the log-probabilities; return where one is no finite number, and becomes 0, None if all are."""

@@ -5,7 +5,7 @@ room (best fit), so that there are at most 11/9 of the fewest possible rows, and
 of the table.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -67,18 +67,18 @@ def check_length(prompt_id: Any, length: int, pack_length: int) -> None:
 def best_fit(lengths: Sequence[int], numbers: Sequence[int], pack_length: int) -> list[list[int]]:
     """Return rows of at most `pack_length` tokens; O(n log n) comparisons."""
     rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # sorted: how much room a row has, and which it is
+    # Sorted: how much room a row has, and which it is, in one number, since those are compared quickest.
+    room: list[int] = []
+    most = len(numbers) + 1
     for number in longest_first(lengths, numbers):
-        length = lengths[number]
-        place = bisect_left(room, (length, -1))
+        place = bisect_left(room, lengths[number] * most)
         if place == len(room):
             left, row = pack_length, len(rows)
             rows.append([])
         else:
-            left, row = room.pop(place)
+            left, row = divmod(room.pop(place), most)
         rows[row].append(number)
-        left -= length
-        room.insert(bisect_left(room, (left, row)), (left, row))
+        insort(room, (left - lengths[number]) * most + row)
     for members in rows:
         members.sort()
     return rows

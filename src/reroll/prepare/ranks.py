@@ -130,13 +130,13 @@ def spread(
 ) -> list[list[int]] | None:
     """Return the sequences in `count` rows, longest first, each in the row that has the least; None if one overflows."""
     rows: list[list[int]] = [[] for _ in range(count)]
-    heap = [(0, row) for row in range(count)]
+    heap = list(range(count))  # the size of each row, and which it is, in one number
     for number in longest_first(lengths, numbers):
-        size, row = heap[0]
+        size, row = divmod(heap[0], count)
         if size + lengths[number] > pack_length:
             return None
         rows[row].append(number)
-        heapreplace(heap, (size + lengths[number], row))
+        heapreplace(heap, heap[0] + lengths[number] * count)
     for members in rows:
         members.sort()
     return rows
