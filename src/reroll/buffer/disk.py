@@ -173,7 +173,7 @@ class Disk:
             self._next = _Commit(self._waits.signal())
         commit = self._next
         if self._now is None:
-            self._start()
+            self._waits.soon(self._start_if_idle)
         await self._until(commit)
 
     async def drained(self) -> None:
@@ -202,6 +202,10 @@ class Disk:
 
     def _state(self) -> bytes:
         return write_small(self._groups.engine, self._rest())
+
+    def _start_if_idle(self) -> None:
+        if self._next is not None and self._now is None:
+            self._start()
 
     def _start(self) -> None:
         commit = self._next
@@ -381,8 +385,7 @@ class Disk:
         finally:
             self._pinned.subtract(uids)
             self._pinned = +self._pinned
-            if self._next is not None and self._now is None:
-                self._start()
+            self._start_if_idle()
         return [group for uid, group in missing.items() if not self._load(group, loaded[uid])]
 
     def load(self, groups: Sequence[Group]) -> None:

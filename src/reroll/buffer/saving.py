@@ -24,9 +24,9 @@ class Saving(Shell):
         """Save the buffer as it is now to a directory, which is made with its parents; others go on meanwhile.
 
         One file, `replay_buffer.sqlite`, takes the place of the one that was there, as a whole: a crash leaves the old or
-        the new one. Leases count as returned, reservations as released, groups that are out as back. Raises NotStorable
-        (naming the path inside a group), StoreFailed, StoreLocked, CorruptData for a group of a durable buffer that was
-        altered on disk: then the old file is untouched.
+        the new one. Leases count as returned, reservations as released, groups that are out as back, up to the last token
+        that all fields of a rollout tell of. Raises NotStorable (naming the path inside a group), StoreFailed, StoreLocked,
+        CorruptData for a group of a durable buffer that was altered on disk: then the old file is untouched.
         """
         self._check_open()
         if self._disk is not None:
@@ -70,9 +70,7 @@ class Saving(Shell):
             )
         )
         self._become(memory, find_saved(path))
-        self._groups.give_up(
-            self._groups.all_slots(uid for uid in lost if self._groups.find(uid) is not None)
-        )
+        self._groups.lose(lost)
         if self._disk is not None:
             await self._disk.take_over(path)
 
