@@ -14,7 +14,8 @@ All of these are pure functions over numpy arrays: nothing waits, nothing is sen
 config      `PrepareConfig`, with the buffer's configuration inside
 step        one step: from groups to the batch of each rank, with its metrics; arrivals: what is counted for it
 intake      results into the buffer; sources: where they come from; prompts: who asks for them
-taking      the groups of a step, under a lease; steps: which are prepared, and who asked for which
+taking      the groups of a step, under a lease; steps: which are prepared, and who asked for which; settling: which are
+            consumed
 preparer    `Preparer` for threads over `AsyncPreparer`: the loops, and the only place that waits
 dataset     a data set of torch over it
 """

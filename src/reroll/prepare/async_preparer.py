@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from reroll.buffer.blocking import BlockingReplayBuffer
-from reroll.errors import Closed, InvalidArgument, LeaseExpired, LoopFailed, SourceEnded, WaitTimeout
+from reroll.errors import Closed, InvalidArgument, LoopFailed, SourceEnded, WaitTimeout
 from reroll.prepare.columns import Memory
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.intake import Intake, results_in
 from reroll.prepare.prompts import Prompts
 from reroll.prepare.results import GenerationResult
+from reroll.prepare.settling import Settling
 from reroll.prepare.sources import pump
 from reroll.prepare.step import Prepared, StepData, prepare_step
 from reroll.prepare.steps import Steps
@@ -65,7 +66,6 @@ class AsyncPreparer:
         self._intake = Intake(config, self.buffer, self._prompts, next_step=lambda: self._steps.newest + 1)
         self._left_over: list[GenerationResult] = []
         self._steps: Steps[Prepared] = Steps(config.num_ranks, config.async_steps, config.first_step - 1)
-        self._leases: dict[int, Any] = {}
         self._memory = Memory(spare_blocks=2)
         self._waits = LoopWaits()
         self._taking = Taking(
@@ -75,11 +75,10 @@ class AsyncPreparer:
             self._waits,
             is_asked_for=lambda step: self._steps.is_asked_for(step),  # noqa: PLW0108  (a restore replaces them)
         )
-        self._settling = asyncio.Lock()
+        self._settling = Settling(self.buffer, config.first_step - 1)
         self._tasks: list[asyncio.Task[None]] = []
         self._error: BaseException | None = None  # of the preparing loop: nothing is prepared any more
         self._is_closed = False
-        self._advanced = config.first_step - 1
 
     # --- its life
 
@@ -106,10 +105,7 @@ class AsyncPreparer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        async with self._settling:
-            for batch in self._leases.values():
-                await batch.nack()
-            self._leases.clear()
+        await self._settling.give_back()
         if self._owns_buffer:
             await self.buffer.close()
         return self._left_over
@@ -147,7 +143,8 @@ class AsyncPreparer:
         self._steps.check(rank, step)
         self._steps.ask(rank, step)
         self._taking.moved()
-        await self._settle_by(deadline)
+        await self._settling.settle_by(deadline, self._steps)
+        self._intake.arrivals.trained(self._steps.done)
         try:
             await self._waits.until(
                 [object()],
@@ -196,8 +193,8 @@ class AsyncPreparer:
             )
         if step is not None:
             self._steps.finish(step)
-            await self._settle(None)
-        async with self._settling:
+            await self._settle()
+        async with self._settling.lock:
             # First the cursor: what comes in between is saved but not settled, is generated again and stored once.
             state = {
                 "format": _FORMAT,
@@ -228,7 +225,7 @@ class AsyncPreparer:
         self._prompts.restore(state["cursor"])
         self._intake.restore(state["generated"])
         self._steps = Steps(self.config.num_ranks, self.config.async_steps, step)
-        self._advanced = step
+        self._settling = Settling(self.buffer, step)
 
     # --- the consuming loop
 
@@ -290,8 +287,7 @@ class AsyncPreparer:
             prepared.metrics["time/waiting_for_trainer_s"] = allowed - started
             prepared.metrics["time/waiting_for_generation_s"] = taken - allowed
             prepared.metrics["time/preparing_s"] = time.monotonic() - taken
-            if batch is not None:
-                self._leases[step] = batch
+            self._settling.hold(step, batch)
             self._steps.offer(step, prepared)
             self._waits.wake()
 
@@ -310,43 +306,9 @@ class AsyncPreparer:
             generated = arrivals.take_all(step)
         return await asyncio.to_thread(prepare_step, step, samples, generated, self.config, self._memory)
 
-    # --- settling
-
-    async def _settle_by(self, deadline: float | None) -> None:
-        if self._advanced >= self._steps.due():
-            return
-        try:
-            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                await self._settle(None)
-        except WaitTimeout:
-            raise
-        except TimeoutError:
-            raise WaitTimeout(
-                "the buffer did not take back in time what was trained; ask again, nothing is lost"
-            ) from None
-
-    async def _settle(self, version: int | None) -> None:
-        """Acknowledge the steps that every rank is done with."""
-        async with self._settling:
-            for step in self._due():
-                batch = self._leases.get(step)
-                try:
-                    if batch is not None:
-                        await batch.ack()
-                except LeaseExpired:
-                    self._leases.pop(step, None)
-                    raise
-                self._leases.pop(step, None)
-                self._steps.done = max(self._steps.done, step)
-            last = self._steps.due()
-            if self._advanced < last:
-                await self.buffer.advance(last, version=version)
-                self._advanced = last
-                self._steps.done = max(self._steps.done, last)
-                self._intake.arrivals.trained(last)
-
-    def _due(self) -> list[int]:
-        return sorted(step for step in self._leases if step <= self._steps.due())
+    async def _settle(self, version: int | None = None) -> None:
+        await self._settling.settle(self._steps, version=version)
+        self._intake.arrivals.trained(self._steps.done)
 
     # --- messages
 
