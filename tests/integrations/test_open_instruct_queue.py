@@ -70,8 +70,8 @@ def test_what_teaches_nothing_is_filtered():
 
 
 def test_failed_and_aborted_results_are_not_handed_out():
-    results = ResultsQueue()
-    assert not results.put(their_result(1, reason="error"))
+    results = ResultsQueue(filter_zero_std=True)
+    assert not results.put(their_result(1, (0, 0), reason="error"))
     assert not results.put(their_result(2, reason="abort"))
     assert results.put(their_result(3, reason="length"))
     assert taken(results) == [3]

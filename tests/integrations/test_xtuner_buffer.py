@@ -1,6 +1,7 @@
 """The drop-in ReplayBuffer: the conformance suite, its order, save and resume, and that our verbs see its groups."""
 
 import asyncio
+import enum
 
 import numpy as np
 import pytest
@@ -181,6 +182,47 @@ async def test_rollouts_of_every_kind_can_be_put():
     await buffer.put([Rollout(status="completed", response_ids=[1])], "math")
     ((back,),) = await buffer.get(1, "math", "completed")
     assert type(back) is Rollout
+
+
+class TheirStatus(enum.Enum):
+    """As xtuner has it: no text, but of the same values."""
+
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+    EXPIRED = "expired"
+
+
+class TheirState:
+    def __init__(self, number, status=TheirStatus.COMPLETED, **fields):
+        self.rollout_id, self.status, self.seq_staleness = number, status, 0
+        self.response_ids, self.response_model_steps = [number], None
+        vars(self).update(fields)
+
+
+async def test_their_own_rollouts_and_statuses_are_taken():
+    storage = NaiveStorage()
+    buffer = ReplayBuffer(policy=FIFOReplayPolicy(), storage_backend=storage)
+    for version in (1, 2, 3):
+        await buffer.put([TheirState(version)], "math", model_step=version)
+    await buffer.put([TheirState(4, TheirStatus.ABORTED, response_model_steps=[1])], "math")
+    refreshed = await buffer.refresh_staleness(
+        task_stale_thresholds={"math": 3}, current_train_step=5, statuses=[TheirStatus.COMPLETED]
+    )
+    assert refreshed == {"math": 1}
+    counts = await buffer.count_statuses(["math"], list(TheirStatus))
+    assert counts == {"math": dict(zip(TheirStatus, (2, 1, 1), strict=True))}
+    assert await buffer.count("math", group_status=TheirStatus.ABORTED) == 1
+    assert await storage.count({"status": {"$in": [TheirStatus.ABORTED, Status.EXPIRED]}}) == 2
+    assert await buffer.is_ready({"math": 1}, group_status=TheirStatus.ABORTED)
+    await buffer.wait_ready({"math": 2}, group_status=TheirStatus.COMPLETED, timeout=0)
+    ((expired,),) = await buffer.get(1, "math", TheirStatus.EXPIRED)
+    assert expired.status is TheirStatus.EXPIRED
+    async with buffer.lease({"math": 1}, group_status=TheirStatus.ABORTED) as batch:
+        assert numbers(batch.groups["math"]) == [4]
+    groups, _ = await buffer.take_batch({"math": 2}, group_status=TheirStatus.COMPLETED)
+    assert numbers(groups["math"]) == [2, 3]
+    with pytest.raises(ValueError, match="is not a status"):
+        await buffer.count("math", enum.Enum("Other", {"DONE": "done"}).DONE)
 
 
 async def test_a_waiting_trainer_is_woken():

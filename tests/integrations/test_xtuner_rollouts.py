@@ -169,7 +169,7 @@ class TestMaybeExpireGroup:
 
     def test_by_member_the_fresh_ones_stay(self):
         group = [state(1, seq_staleness=2), state(2, seq_staleness=3)]
-        maybe_expire_group(group, 3, expire_by="member")
+        maybe_expire_group(group, 3, expire="member")
         assert [member.status for member in group] == ["completed", "expired"]
         assert group[0].response_ids == [10, 11]
 

@@ -35,7 +35,7 @@ class CollatedBatch:
     def __len__(self) -> int:
         return len(self.query_responses)
 
-    def __getitem__(self, index: slice) -> Self:
+    def __getitem__(self, index: int | slice) -> Self:
         return type(self)(**{column.name: getattr(self, column.name)[index] for column in fields(self)})
 
 

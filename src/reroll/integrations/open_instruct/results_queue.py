@@ -98,7 +98,7 @@ class ResultsQueue:
         if self._has_ended:
             raise Closed("the queue was shut down; this result was not put")
         group = _responses(item, model_step)
-        if not screen([group], **self._screening).kept:
+        if group_status(group) is Status.COMPLETED and not screen([group], **self._screening).kept:
             for response in group:
                 response.status = Status.FILTERED
         try:

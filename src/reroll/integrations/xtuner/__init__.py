@@ -2,6 +2,7 @@
 
 rollout_state   `RolloutState`, a pydantic model with lists
 group_rules     status, versions, staleness, expiry and reset of rollouts, as functions
+statuses        statuses of other enums
 queries         query nodes and `parse_query`
 storage         `NaiveStorage`, `PandasStorage`: items under queries, alone or as the view of a buffer
 stored          where a storage's items are: its own, or the groups of a buffer

@@ -10,7 +10,6 @@ from reroll.rollout import (
     Status,
     can_expire,
     check_threshold,
-    expire,
     expires,
     group_status,
     reset,
@@ -19,6 +18,7 @@ from reroll.rollout import (
     status_from_finish_reason,
     version_staleness,
 )
+from reroll.rollout import expire as expire_rollout
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ def reset_rollout_response(rollout_state: T) -> T:
 
 
 def maybe_expire_group(
-    group: T, stale_threshold: int | None, *, expire_by: Literal["group", "member"] = "group"
+    group: T, stale_threshold: int | None, *, expire: Literal["group", "member"] = "group"
 ) -> T:
     """Expire and empty the group if a member's `seq_staleness` reaches the threshold; by member, only such members.
 
@@ -69,11 +69,11 @@ def maybe_expire_group(
     """
     check_threshold("stale_threshold", stale_threshold)
     members = _members(group)
-    if not can_expire(group_status(members), expire_by):
+    if not can_expire(group_status(members), expire):
         return group
     stale = [member for member in members if expires(member, None, stale_threshold=stale_threshold)]
-    for member in members if stale and expire_by == "group" else stale:
-        expire(member)
+    for member in members if stale and expire == "group" else stale:
+        expire_rollout(member)
     return group
 
 

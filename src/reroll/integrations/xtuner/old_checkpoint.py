@@ -5,7 +5,7 @@ import zipfile
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from reroll.config import AsyncReplayBufferConfig, SyncReplayBufferConfig
 from reroll.errors import CorruptData, InvalidArgument, SavedNotFound
@@ -58,6 +58,11 @@ class _Old:
     """An object of a class of xtuner: what it held, whatever the class."""
 
     held: dict[str, Any]
+
+    def __new__(cls, value: Any = None) -> Self:
+        made = super().__new__(cls)
+        made.held = {} if value is None else {"value": value}  # of an enum
+        return made
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.held = state.get("__dict__", state)  # of pydantic, of others
