@@ -147,6 +147,18 @@ class TestTheEnd:
             thread.join(10)
         assert found == [None] * 3
 
+    def test_one_gets_the_last_and_the_others_are_told(self):
+        results, found = ResultsQueue(), []
+        threads = [threading.Thread(target=lambda: found.append(results.get(timeout=10))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        last = their_result(1)
+        results.put(last)
+        results.shutdown()
+        for thread in threads:
+            thread.join(10)
+        assert sorted(found, key=lambda one: one is None) == [last, None, None]
+
     def test_a_closed_buffer_is_no_end(self):
         results = ResultsQueue()
         results.buffer.close()

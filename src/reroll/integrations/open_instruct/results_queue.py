@@ -1,5 +1,6 @@
 """ResultsQueue: a queue of inference results that is a replay buffer: filtered, fresh enough, in the sampler's order."""
 
+import contextlib
 import queue
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -122,12 +123,11 @@ class ResultsQueue:
             if not self._has_ended:
                 raise
             return self._sentinel
-        if groups[_TASK]:
-            return groups[_TASK][0][0].result
-        if not self._has_ended:
+        if self._has_ended:
+            self._close_if_over()
+        elif not groups[_TASK]:
             raise queue.Empty
-        self.buffer.close()  # for those that still wait
-        return self._sentinel
+        return groups[_TASK][0][0].result if groups[_TASK] else self._sentinel
 
     def qsize(self) -> int:
         """Return how many results wait."""
@@ -150,8 +150,12 @@ class ResultsQueue:
 
         With a `min_size`, so few at the end are not taken: whoever waits for more gets the sentinel.
         """
-        if not self._has_ended:
-            self._has_ended = True
+        self._has_ended = True
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        """Let those who still wait know that nothing is left for them."""
+        with contextlib.suppress(Closed):
             if not self.buffer.is_ready({_TASK: 1}):
                 self.buffer.close()
 
