@@ -1,14 +1,15 @@
 """The names of xtuner's replay buffer. Change the import; `docs/from-xtuner.md` says what behaves differently.
 
-rollout_state   `RolloutState`, a pydantic model with lists
-group_rules     status, versions, staleness, expiry and reset of rollouts, as functions
-statuses        statuses of other enums
-queries         query nodes and `parse_query`
-storage         `NaiveStorage`, `PandasStorage`: items under queries, alone or as the view of a buffer
-stored          where a storage's items are: its own, or the groups of a buffer
-policy          `FIFOReplayPolicy`, `StalenessReplayPolicy`: which groups come first
-replay_buffer   `ReplayBuffer` and its two configurations
-old_checkpoint  reads what xtuner saved
+rollout_state     `RolloutState`, a pydantic model with lists
+group_rules       status, versions, staleness, expiry and reset of rollouts, as functions
+statuses          statuses of other enums
+queries           query nodes and `parse_query`
+storage           `NaiveStorage`, `PandasStorage`: items under queries, alone or as the view of a buffer
+stored            where a storage's items are: its own, or the groups of a buffer
+policy            `FIFOReplayPolicy`, `StalenessReplayPolicy`: which groups come first
+extension_points  where those go who had classes of their own
+replay_buffer     `ReplayBuffer` and its two configurations
+old_checkpoint    reads what xtuner saved
 """
 
 from reroll.integrations.xtuner.group_rules import (

@@ -5,25 +5,21 @@ from typing import Any, ClassVar
 
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Stalest
+from reroll.integrations.xtuner.extension_points import NotExtended
 from reroll.integrations.xtuner.queries import QueryDict, QueryNode
-from reroll.integrations.xtuner.storage import OURS, StorageBackend
+from reroll.integrations.xtuner.storage import StorageBackend
 from reroll.integrations.xtuner.stored import StorageItem
 
 
-class ReplayPolicy(ABC):
+class ReplayPolicy(NotExtended, ABC):
     """An order. `FIFOReplayPolicy` or `StalenessReplayPolicy`; not to be subclassed."""
 
+    extend_instead = (
+        "a policy only names a sampler here; write a selector, see 'A sampler' in CONTRIBUTING.md, test it with "
+        "reroll.testing.SelectorSuite, and build the buffer with ReplayBufferConfig(sampler=...)"
+    )
     sampler: ClassVar[SelectorSpec]
     """What hands groups out of a buffer in this order."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if not cls.__module__.startswith(OURS):
-            raise TypeError(
-                f"{cls.__qualname__}: a policy only names a sampler here, and is not to be subclassed; write a selector, "
-                "see 'A sampler' in CONTRIBUTING.md, test it with reroll.testing.SelectorSuite, and build the buffer with "
-                "ReplayBufferConfig(sampler=...)"
-            )
 
     async def put(self, item: StorageItem, storage_backend: StorageBackend) -> None:
         """Put an item into a storage, unless it has no rollouts."""

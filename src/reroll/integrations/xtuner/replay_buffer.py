@@ -23,13 +23,9 @@ class ReplayBuffer(reroll.ReplayBuffer):
         Raises TypeError for policies and storages of other kinds, InvalidArgument for a storage that is in use,
         pydantic.ValidationError (a ValueError) and InvalidConfig for wrong options.
         """
-        if not isinstance(policy, ReplayPolicy) or not isinstance(storage_backend, StorageBackend):
-            raise TypeError(
-                f"a buffer takes a FIFOReplayPolicy or StalenessReplayPolicy and a NaiveStorage or PandasStorage of this "
-                f"module, not {policy!r} and {storage_backend!r}; another order is a selector: "
-                "reroll.ReplayBufferConfig(sampler=...), another place has the verbs of a buffer: CONTRIBUTING.md, and "
-                "reroll.testing has the conformance suites of both"
-            )
+        for given, kind in ((policy, ReplayPolicy), (storage_backend, StorageBackend)):
+            if not isinstance(given, kind):
+                raise TypeError(f"{given!r} is no {kind.__name__} of this module: {kind.extend_instead}")
         self._begin(reroll.ReplayBufferConfig(sampler=policy.sampler, **options), storage_backend)
 
     @classmethod

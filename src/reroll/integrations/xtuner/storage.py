@@ -6,6 +6,7 @@ from typing import Any
 
 import reroll
 from reroll.errors import InvalidArgument
+from reroll.integrations.xtuner.extension_points import NotExtended
 from reroll.integrations.xtuner.queries import QueryDict, QueryNode, parse_query
 from reroll.integrations.xtuner.stored import BufferGroups, OwnItems, StorageItem, Stored
 
@@ -17,24 +18,20 @@ _INSTEAD = {
     "load_state_dict": "resume",
     "to_pandas": "to_pandas",
 }
-OURS = __name__.rpartition(".")[0] + "."
 
 
-class StorageBackend:
+class StorageBackend(NotExtended):
     """Items in the order in which they came, found by queries. `NaiveStorage` or `PandasStorage`; not to be subclassed."""
+
+    extend_instead = (
+        "a storage decides nothing here; groups are kept in memory, or on disk with ReplayBuffer(..., store=directory). A "
+        "place of your own has the verbs of ReplayBuffer: see 'A buffer in another place' in CONTRIBUTING.md, and test it "
+        "with reroll.testing.BufferSuite"
+    )
 
     def __init__(self) -> None:
         self._own: OwnItems | None = OwnItems()
         self._stored: Stored = self._own
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if not cls.__module__.startswith(OURS):
-            raise TypeError(
-                f"{cls.__qualname__}: a storage decides nothing here, and is not to be subclassed; groups are kept in memory, "
-                "or on disk with ReplayBuffer(..., store=directory). A place of your own has the verbs of ReplayBuffer: "
-                "see 'A buffer in another place' in CONTRIBUTING.md, and test it with reroll.testing.BufferSuite"
-            )
 
     async def put(self, item: StorageItem) -> int:
         """Store a copy of an item under a new uid, never used before, and return that. Raises InvalidArgument."""
