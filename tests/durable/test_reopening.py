@@ -224,3 +224,15 @@ async def test_rollouts_that_are_about_to_be_shown_stay_in_memory(tmp_path):
     await writer
     assert not group_of.items
     await buffer.close()
+
+
+async def test_rollouts_that_are_being_written_stay_in_memory(tmp_path):
+    buffer = fifo(tmp_path / "store", max_resident_bytes=0)
+    with stalled(buffer):
+        writer = await while_writing(buffer.put(group(), TASK))
+        await quiet()  # the commit has begun
+        assert uids_of(await buffer.peek([1])) == [1]
+        assert uids_of(await buffer.peek([1])) == [1]
+    await writer
+    assert uids_of(await buffer.peek([1])) == [1]
+    await buffer.close()

@@ -15,7 +15,7 @@ from reroll.buffer import written
 from reroll.buffer.group import Group
 from reroll.buffer.leases import Held
 from reroll.buffer.written import KIND, trusting_nothing
-from reroll.codec import RefReader, decode, encode
+from reroll.codec import RefReader, count_plain_rollouts, decode, encode
 from reroll.engine.columns import PLACES, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.state import small_state_of
@@ -162,6 +162,17 @@ def _read_uses(facts: Iterable[tuple[Any, bytes]], tasks: Iterable[str]) -> dict
         task_name, step, parts = written.use(record, tasks)
         uses.setdefault(task_name, {})[number] = Used(step, *parts)
     return uses
+
+
+def check_rollouts(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:
+    """Return the same, or the bytes themselves if they can be decoded later, without help and without fail."""
+    try:
+        count = count_plain_rollouts(blob, partial=group.applied.model_step is not None)
+    except (CorruptData, UnsupportedFormat):
+        count = None
+    if count == len(group.versions):
+        return blob
+    return read_rollouts(blob, group, path, refs=refs, allow_pickle=allow_pickle)
 
 
 def read_rollouts(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:
