@@ -66,7 +66,7 @@ class Snapshot:
 
     def before_change(self, group: Group) -> None:
         """Encode a group as it is, if that was not done yet."""
-        self._keep(group, group.items)
+        self._keep(group)
 
     def before_record(self, group: Group) -> None:
         """Note what is known of a group; its rollouts stay as they are for now."""
@@ -80,12 +80,12 @@ class Snapshot:
     def forget(self, group: Group) -> None:
         """Nothing to do: it is still referred to."""
 
-    def _keep(self, group: Group, items: list[Any]) -> None:
+    def _keep(self, group: Group, items: list[Any] | None = None) -> None:
         with self._lock:
             if group.uid in self._pending:
                 self._pending.discard(group.uid)
                 self._records.setdefault(group.uid, group.record())
-                self._blobs[group.uid] = self._encode(group.uid, items)
+                self._blobs[group.uid] = self._encode(group, items)
 
     # --- for the thread
 
@@ -126,22 +126,27 @@ class Snapshot:
                 return self._records.pop(group.uid), self._blobs.pop(group.uid)
             self._pending.discard(group.uid)
             record = self._records.pop(group.uid, None) or group.record()
-            return record, self._encode(group.uid, group.items)
+            return record, self._encode(group)
 
-    def _encode(self, uid: int, items: list[Any]) -> bytes:
+    def _encode(self, group: Group, items: list[Any] | None = None) -> bytes:
+        """Return the rollouts of a group as bytes, or these instead."""
+        if items is None:
+            if (packed := group.packed) is not None:
+                return packed
+            items = group.items
         held = Held(self._references)  # for good: a snapshot is saved as it is
         for left in reversed(range(_TRIES)):
             try:
                 blob = encode(
                     items,
                     refs=held,
-                    root=f"group {uid}: rollouts",
+                    root=f"group {group.uid}: rollouts",
                     allow_pickle=self._allow_pickle,
                 )
             except RuntimeError:  # a trainer that has it added to a dict of it just now
                 if not left:
                     raise
             else:
-                self._references.hold(uid, held)
+                self._references.hold(group.uid, held)
                 return blob
         raise AssertionError

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
@@ -48,9 +48,15 @@ class _Pool(TypedDict):
     remover: dict[str, Any] | None
 
 
+class _Limiter(TypedDict):
+    set: dict[str, Any]
+    instead_of: dict[str, Any] | None
+
+
 class _Task(TypedDict):
     sampler: str
     remover: str | None
+    limiter: NotRequired[_Limiter | None]
     counters: _Counters
     ledger: dict[str, tuple[Integer, Integer, Integer, Integer]]
     step: Whole | None

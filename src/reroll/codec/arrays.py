@@ -137,6 +137,16 @@ def read_arrays(table: Any, blob: memoryview, start: int) -> list[Array]:
     return arrays
 
 
+def end_of_arrays(table: Sequence[tuple[int, int]], start: int) -> int | None:
+    """Return where the arrays of a table of usual ones end, None if one is of an unusual type."""
+    at = (start + _PAD) & ~_PAD
+    for code, size in table:
+        if code >= _CODES:
+            return None
+        at += (size * SIZES[code] + _PAD) & ~_PAD
+    return at
+
+
 def _aligned(blob: memoryview) -> memoryview:
     """Return the same bytes where an array of any usual type is aligned: as they are, nearly always."""
     if np.frombuffer(blob, np.float64, 1).flags.aligned:
