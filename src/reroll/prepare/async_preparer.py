@@ -252,10 +252,8 @@ class AsyncPreparer:
         self._taking.came()
         try:
             return await self._intake.take(results, timeout)
-        except (
-            KeyboardInterrupt,
-            SystemExit,
-        ) as error:  # either would end the event loop, and with it all who wait
+        except (KeyboardInterrupt, SystemExit) as error:
+            # Either would end the event loop, and with it all who wait.
             raise LoopFailed(f"a predicate or callback ended with {error!r}") from error
         finally:
             self._taking.moved()
