@@ -10,7 +10,7 @@ from reroll.codec import decode
 from reroll.rollout import GroupSummary, Status, expire, read_status, stamp, write_status
 from reroll.rollout.foreign import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.measure import Measure
-from reroll.rollout.staleness import write_staleness
+from reroll.rollout.staleness import write_same_staleness, write_staleness
 
 BOUND: Final = 1 << 62
 """Sums and differences of two smaller numbers fit into a column."""
@@ -159,7 +159,11 @@ class Group:
             self.version_tokens = {}
         elif self.version_tokens and step is not None:
             if step != self._told_at:
-                write_staleness(self.items, [None if v is None else step - v - 1 for v in self.versions])
+                versions, first = self.versions, self.versions[0]
+                if first is not None and versions.count(first) == len(versions):
+                    write_same_staleness(self.items, step - first - 1)
+                else:
+                    write_staleness(self.items, [None if v is None else step - v - 1 for v in versions])
             self._told_at = None
         elif not self.version_tokens and row_staleness == 0:  # a refresh forgets what they were told
             for item in self.items:
