@@ -23,7 +23,7 @@ from reroll.integrations.open_instruct import (
     Uniform,
     make_selector,
 )
-from reroll.testing import LimiterSuite, SelectorSuite
+from reroll.testing import LimiterSuite
 
 NAMES = {
     *("ProcessedResult", "ItemMetadata", "Selector", "Uniform", "Prioritized", "Fifo", "Lifo", "RateLimiter"),
@@ -104,26 +104,18 @@ def test_a_waiting_sample_ends_with_shutdown():
 # --- selectors
 
 
-class TestUniform(SelectorSuite):
-    spec = Uniform()
-
-
-class TestPrioritized(SelectorSuite):
-    spec = Prioritized()
-
-
-class TestFifo(SelectorSuite):
-    spec = Fifo()
-
-    def sort_key(self, row, step):
-        return (row["timestamp"],)
-
-
-class TestLifo(SelectorSuite):
-    spec = Lifo()
-
-    def sort_key(self, row, step):
-        return (-row["timestamp"],)
+@pytest.mark.parametrize("name", ["Uniform", "Prioritized", "Fifo", "Lifo"])
+def test_selectors_are_those_of_reroll(name):
+    selector, same = getattr(open_instruct, name)(), getattr(reroll, name)()
+    assert isinstance(selector, type(same))
+    assert type(selector).build is type(same).build
+    tables = [Table(max_size=50, sampler=one, remover=Fifo(), seed=3) for one in (selector, same)]
+    for table in tables:
+        for key in range(60):
+            table.insert(key, key, priority=key % 7)
+    assert tables[0].sample(20) == tables[1].sample(20)
+    tables[1].restore(tables[0].state())  # one can go on from the other
+    assert tables[0].sample(20) == tables[1].sample(20)
 
 
 def metadata(priorities):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from reroll.errors import QueryError
-from reroll.integrations.xtuner.statuses import ours
+from reroll.integrations.xtuner.statuses import all_ours, ours
 from reroll.query import And, Not, Or, Query, matches
 from reroll.query.explain import at_index, at_key, instead, shown
 from reroll.query.fields import FIELDS
@@ -177,4 +177,6 @@ def _checked(name: str, operator: str, operand: object, path: str) -> Query | No
         return None
     if name not in QUERY_FIELDS:
         raise QueryError(f"{path}: unknown field; {instead(name, (*QUERY_FIELDS, *LOGIC))}")
-    return condition(name, FIELDS[name], operator, ours(operand) if name == "status" else operand, path)
+    if name == "status":
+        operand = all_ours(operand) if isinstance(operand, list | tuple) else ours(operand)
+    return condition(name, FIELDS[name], operator, operand, path)

@@ -1,17 +1,16 @@
 """ReplayBuffer and its configurations under xtuner's names: those of reroll, made from a policy and a storage."""
 
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
 
 import reroll
+from reroll.buffer.batch import Lease
 from reroll.buffer.groups import Groups
 from reroll.integrations.xtuner.policy import ReplayPolicy
-from reroll.integrations.xtuner.statuses import ours
+from reroll.integrations.xtuner.statuses import all_ours, ours
 from reroll.integrations.xtuner.storage import NaiveStorage, StorageBackend
+from reroll.rollout import Status
 from reroll.waiting import LoopWaits
-
-T = TypeVar("T")
 
 
 class ReplayBuffer(reroll.ReplayBuffer):
@@ -35,12 +34,47 @@ class ReplayBuffer(reroll.ReplayBuffer):
         buffer._begin(config, NaiveStorage())  # noqa: SLF001  (its own class)
         return buffer
 
+    # --- the verbs that take a status, which may be of another enum
+
+    def get(
+        self, batch_size: int, task_name: str, group_status: Any, **options: Any
+    ) -> Coroutine[Any, Any, list[list[Any]]]:
+        return super().get(batch_size, task_name, ours(group_status), **options)
+
+    def take_batch(
+        self, task_batch_sizes: Mapping[str, int], *, group_status: Any = Status.COMPLETED, **options: Any
+    ) -> Coroutine[Any, Any, tuple[dict[str, list[list[Any]]], dict[str, int]]]:
+        return super().take_batch(task_batch_sizes, group_status=ours(group_status), **options)
+
+    def lease(
+        self, task_batch_sizes: Mapping[str, int], *, group_status: Any = Status.COMPLETED, **options: Any
+    ) -> Lease:
+        return super().lease(task_batch_sizes, group_status=ours(group_status), **options)
+
+    def is_ready(
+        self, task_batch_sizes: Mapping[str, int], *, group_status: Any = Status.COMPLETED
+    ) -> Coroutine[Any, Any, bool]:
+        return super().is_ready(task_batch_sizes, group_status=ours(group_status))
+
+    def wait_ready(
+        self, task_batch_sizes: Mapping[str, int], *, group_status: Any = Status.COMPLETED, **options: Any
+    ) -> Coroutine[Any, Any, None]:
+        return super().wait_ready(task_batch_sizes, group_status=ours(group_status), **options)
+
+    def refresh_staleness(
+        self, *, statuses: Any = None, **options: Any
+    ) -> Coroutine[Any, Any, dict[str, int]]:
+        return super().refresh_staleness(statuses=all_ours(statuses), **options)
+
+    def count(self, task_name: str, group_status: Any) -> Coroutine[Any, Any, int]:
+        return super().count(task_name, ours(group_status))
+
     async def count_statuses(
         self, task_names: Iterable[str], statuses: Iterable[Any]
     ) -> dict[str, dict[Any, int]]:
         """Return the counts of all these tasks and statuses, zeros included, under the statuses as they were given."""
         given = statuses if isinstance(statuses, str) else list(statuses)
-        counts = await super().count_statuses(task_names, ours(given))
+        counts = await super().count_statuses(task_names, all_ours(given))
         return {name: {status: of_task[ours(status)] for status in given} for name, of_task in counts.items()}
 
     def _begin(self, config: reroll.ReplayBufferConfig, storage: StorageBackend) -> None:
@@ -49,18 +83,6 @@ class ReplayBuffer(reroll.ReplayBuffer):
             storage.show(self)
 
         config.build_with(begin)
-
-
-def _taking_any_status(verb: Callable[..., T]) -> Callable[..., T]:
-    @wraps(verb)
-    def call(*args: Any, **options: Any) -> T:
-        return verb(*map(ours, args), **{name: ours(value) for name, value in options.items()})
-
-    return call
-
-
-for _name in ("get", "take_batch", "lease", "count", "is_ready", "wait_ready", "refresh_staleness"):
-    setattr(ReplayBuffer, _name, _taking_any_status(getattr(reroll.ReplayBuffer, _name)))
 
 
 class SyncReplayBufferConfig(reroll.SyncReplayBufferConfig):
