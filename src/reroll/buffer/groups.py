@@ -16,7 +16,7 @@ from reroll.buffer.handed import Handed
 from reroll.buffer.patch import patch_members
 from reroll.buffer.put import Decision, Put, look, row_of
 from reroll.buffer.signals import priority_of
-from reroll.engine.columns import OUT, PLACES, RESIDENT, UNCOMMITTED, IntArray
+from reroll.engine.columns import NO_VERSION, OUT, PLACES, RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.lending import Settled, Steps, lend, use
 from reroll.engine.priorities import checked_priority
 from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_last
@@ -230,8 +230,9 @@ class Groups(Expiring):
 
     def let_go(self, handed: Handed) -> None:
         """Forget groups that this consumed for no training step, now that it is written down."""
-        if len(handed.consumed):
-            self._let_go(np.intersect1d(handed.consumed, self._still_here(handed)))
+        consumed = handed.consumed
+        if len(consumed) and (self.engine.columns.used_at[consumed] == NO_VERSION).any():
+            self._let_go(np.intersect1d(consumed, self._still_here(handed)))
 
     def lose(self, uids: Iterable[int]) -> None:
         """Give up groups that are damaged, wherever they are; those that went meanwhile are passed over."""

@@ -48,11 +48,11 @@ class Writing:
     def apply(self, net: Net) -> None:
         """Write. O(what has changed)."""
         if net.rows:
-            self._delete(ROWS, net.rows)
+            self._delete(ROWS, [uid for uid, row in net.rows.items() if row is None])
             rows = [(*row, seals.row_seal(row)) for row in net.rows.values() if row is not None]
             self._insert(ROWS, rows, _MAX_AT_ONCE)
         if net.payloads:
-            self._delete(PAYLOADS, net.payloads)
+            self._delete(PAYLOADS, [uid for uid, blob in net.payloads.items() if blob is None])
             payloads = [
                 (uid, seals.payload_seal(uid, blob), blob)
                 for uid, blob in net.payloads.items()
@@ -76,22 +76,27 @@ class Writing:
         (highest,) = self._connection.execute(f"SELECT max(uid) FROM {table}").fetchone()  # noqa: S608
         return -(1 << 63) if highest is None else int(highest)
 
-    def _delete(self, table: str, uids: Iterable[int]) -> None:
+    def _delete(self, table: str, uids: Sequence[int]) -> None:
+        before = self._connection.total_changes
+        for some in _parts(uids, _MAX_AT_ONCE):
+            self._connection.execute(_deletion(table, len(some)), some)
+        self._count(table, before - self._connection.total_changes)
+
+    def _count_present(self, table: str, uids: Iterable[int]) -> int:
         # Most uids are new, and higher than all that were ever here.
-        highest = self._highest[table]
-        old = [uid for uid in uids if uid <= highest]
-        if old:
-            before = self._connection.total_changes
-            for some in _parts(old, _MAX_AT_ONCE):
-                self._connection.execute(_deletion(table, len(some)), some)
-            self._count(table, before - self._connection.total_changes)
+        highest, present = self._highest[table], 0
+        for some in _parts([uid for uid in uids if uid <= highest], _MAX_AT_ONCE):
+            (found,) = self._connection.execute(_search(table, len(some)), some).fetchone()
+            present += found
+        return present
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], at_once: int) -> None:
         if rows:
             at_once = min(at_once, _MAX_AT_ONCE, self._max_variables // _WIDTHS[table])
+            present = self._count_present(table, [row[0] for row in rows])
             for some in _parts(rows, at_once):
                 self._connection.execute(_insertion(table, len(some)), [*chain.from_iterable(some)])
-            self._count(table, len(rows))
+            self._count(table, len(rows) - present)
             self._highest[table] = max(self._highest[table], *(row[0] for row in rows))
 
     def _write_facts(self, kind: str, is_gone: bool, facts: list[Fact]) -> None:
@@ -140,7 +145,12 @@ def _parts(values: Sequence[Any], at_once: int) -> Iterator[Sequence[Any]]:
 @cache
 def _insertion(table: str, rows: int) -> str:
     row = f"({', '.join('?' * _WIDTHS[table])})"
-    return f"INSERT INTO {table} VALUES {', '.join([row] * rows)}"  # noqa: S608  (our own names)
+    return f"INSERT OR REPLACE INTO {table} VALUES {', '.join([row] * rows)}"  # noqa: S608  (our own names)
+
+
+@cache
+def _search(table: str, rows: int) -> str:
+    return f"SELECT count(*) FROM {table} WHERE uid IN ({', '.join('?' * rows)})"  # noqa: S608  (our own names)
 
 
 @cache
