@@ -80,9 +80,11 @@ class Model:
             if known.place not in GONE and known.status == "completed":
                 known.uses -= known.pending
             known.was_out = known.place == "out" or (known.was_out and known.place == "resident")
-            if known.place in ("out", "leased"):
-                known.place = "resident"
             known.pending = 0
+            if known.place == "out":
+                known.place = "resident"
+            elif known.place == "leased":
+                self._come_back(known)
 
     def picture(self) -> dict[str, Any]:
         """Return what can be seen from outside."""
@@ -176,10 +178,7 @@ class Model:
             known.pending -= 1
             known.uses -= 1
             if known.place == "leased":
-                known.place = "resident"
-                threshold = self.thresholds.get(known.task)
-                if threshold is not None and self._is_stale(known, threshold):
-                    self._expire(known)
+                self._come_back(known)
 
     def _priorities(self, op: Op) -> list[int]:
         unknown = []
@@ -294,6 +293,13 @@ class Model:
         steps, editions = self.leases.pop(lease)
         held = [self.groups[uid] for uid, attempt in editions if self.groups[uid].attempts == attempt]
         return steps, [known for known in held if known.place not in GONE and known.pending]
+
+    def _come_back(self, known: Known) -> None:
+        """Let a group that was lent be in its pool again; a refresh may have passed it by."""
+        known.place = "resident"
+        threshold = self.thresholds.get(known.task)
+        if threshold is not None and self._is_stale(known, threshold):
+            self._expire(known)
 
     def _is_stale(self, known: Known, threshold: int) -> bool:
         is_old = self.steps[known.task] - known.version - 1 >= threshold

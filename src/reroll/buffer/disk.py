@@ -143,9 +143,9 @@ class Disk:
 
     def check_ids(self, group_id: Any, put_id: Any) -> None:
         """Raise NotStorable for ids that could not be written."""
-        if group_id is not None and type(group_id) is not str:
+        if group_id is not None and type(group_id) not in (str, int):
             write_group_id(group_id, allow_pickle=self._allow_pickle)
-        if put_id is not None and type(put_id) is not str:
+        if put_id is not None and type(put_id) not in (str, int):
             write_put_id(put_id, allow_pickle=self._allow_pickle)
 
     def add(self, uid: int | None, encoded: Encoded) -> None:

@@ -1,22 +1,28 @@
 """One group: its rollouts, and what is known of each member without looking at it again."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from reroll.codec import decode
 from reroll.rollout import GroupSummary, Status, expire, read_status, stamp, write_status
 from reroll.rollout.foreign import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.measure import Measure
-from reroll.rollout.staleness import write_staleness
+from reroll.rollout.staleness import write_same_staleness, write_staleness
+
+BOUND: Final = 1 << 62
+"""Sums and differences of two smaller numbers fit into a column."""
+Whole = Annotated[int, Meta(ge=0, lt=BOUND)]
+Integer = Annotated[int, Meta(gt=-BOUND, lt=BOUND)]
 
 
 class Applied(NamedTuple):
     """What a put wrote into its rollouts."""
 
-    model_step: int | None = None
-    staleness: tuple[int, ...] | None = None
+    model_step: Integer | None = None
+    staleness: tuple[Integer, ...] | None = None
     failed: bool = False
 
     def to(self, items: Sequence[Any]) -> None:
@@ -35,14 +41,14 @@ class Applied(NamedTuple):
 class Record(NamedTuple):
     """A group without its rollouts, as it is written down."""
 
-    versions: tuple[int | None, ...]
-    trainable: tuple[int | None, ...]
-    version_tokens: dict[int, int]
+    versions: tuple[Integer | None, ...]
+    trainable: tuple[Integer | None, ...]
+    version_tokens: dict[Integer, Integer]
     measure: Measure
-    stale_at: int | None
-    prompt_tokens: int
+    stale_at: Integer | None
+    prompt_tokens: Integer
     applied: Applied
-    emptied: dict[int, int]
+    emptied: dict[int, Integer]
 
 
 _read_record = msgspec.msgpack.Decoder(Record, strict=False).decode
@@ -153,7 +159,11 @@ class Group:
             self.version_tokens = {}
         elif self.version_tokens and step is not None:
             if step != self._told_at:
-                write_staleness(self.items, [None if v is None else step - v - 1 for v in self.versions])
+                versions, first = self.versions, self.versions[0]
+                if first is not None and versions.count(first) == len(versions):
+                    write_same_staleness(self.items, step - first - 1)
+                else:
+                    write_staleness(self.items, [None if v is None else step - v - 1 for v in versions])
             self._told_at = None
         elif not self.version_tokens and row_staleness == 0:  # a refresh forgets what they were told
             for item in self.items:

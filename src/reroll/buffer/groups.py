@@ -165,14 +165,19 @@ class Groups(Expiring):
         ]
 
     def show(self, handed: Handed) -> list[list[Any]]:
-        """Return the rollouts of groups that are handed out."""
+        """Return the rollouts of groups that somebody gets to see."""
         if self.keepers:
             for group in handed.groups:
                 self._before_change(group)
-            if handed.status in RETURNING:
-                for group in handed.groups:
-                    self.out.learn(group)
         return handed.show()
+
+    def hand_over(self, handed: Handed) -> list[list[Any]]:
+        """Return the rollouts of groups that are handed out; those that are rolled again come back by them."""
+        shown = self.show(handed)
+        if handed.status in RETURNING:
+            for group in handed.groups:
+                self.out.learn(group)
+        return shown
 
     def count_handed(self, handed: Handed) -> None:
         """Count what is trained."""
@@ -303,6 +308,8 @@ class Groups(Expiring):
         """Follow what became of rows whose lease ended."""
         for slot in settled.out.tolist():
             self.out.add(self._group(slot))
+        for slot in settled.back.tolist():
+            self.out.discard(self._group(slot).uid)
         self._forget(settled.gone)
 
     def consumed(self, slots: IntArray) -> None:

@@ -5,6 +5,7 @@ Rows change a few at a time, uses, leases and put ids are added and dropped, and
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -16,7 +17,7 @@ from reroll.buffer.group import Group
 from reroll.buffer.leases import Held
 from reroll.buffer.written import KIND, trusting_nothing
 from reroll.codec import RefReader, count_plain_rollouts, decode, encode
-from reroll.engine.columns import PLACES, IntArray
+from reroll.engine.columns import LEASED, PLACES, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.state import small_state_of
 from reroll.engine.task import STATUSES
@@ -50,6 +51,12 @@ class Memory(NamedTuple):
     put_ids: dict[Any, int | None]
     leftovers: list[int]
     """Uids of rows that are none of its groups: they are damaged, or of a resume that did not come to its end."""
+
+    def lent(self) -> list[int]:
+        """Return the groups that only holders of leases had."""
+        rows = self.engine["rows"]
+        uids: list[int] = rows["uid"][rows["place"] == LEASED].tolist()
+        return uids
 
 
 def write_rows(engine: Engine, slots: IntArray, groups: Sequence[Group], *, allow_pickle: bool) -> list[Row]:
@@ -90,7 +97,15 @@ def write_use(task_name: str, used: Used) -> bytes:
 
 def write_group_id(group_id: Any, root: str = "group_id", *, allow_pickle: bool) -> bytes:
     """Return the id that a user gave a group. Raises NotStorable."""
+    if type(group_id) is int or type(group_id) is str:
+        return _write_atom(group_id)
     return encode(group_id, root=root, allow_pickle=allow_pickle)
+
+
+@lru_cache(maxsize=1 << 14, typed=True)
+def _write_atom(group_id: int | str) -> bytes:
+    # A row is written again whenever it changes, and most groups have such an id.
+    return encode(group_id)
 
 
 def write_put_id(put_id: Any, *, allow_pickle: bool) -> bytes:

@@ -73,6 +73,7 @@ class Saving(Shell):
         self._groups.lose(lost)
         if self._disk is not None:
             await self._disk.take_over(path)
+        self._leases.recheck(memory.lent())
 
     async def commit(self, step: int) -> int:
         """Tell that the trainer's own checkpoint of this step is on disk; return how many groups are used for good.

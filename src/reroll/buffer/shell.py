@@ -83,6 +83,7 @@ class Shell:
                 here = [group.uid for group in memory.groups]
                 lost = np.setdiff1d(store.payload_uids(), here).tolist()
                 self._engine.columns.gone += [*memory.leftovers, *lost]
+            self._leases.recheck(memory.lent())
         self._disk = disk
 
     def _become(self, memory: Memory, path: Path) -> None:
@@ -135,7 +136,7 @@ class Shell:
         for given in handed:
             self._groups.count_handed(given)
         if self._disk is None:
-            return [self._groups.show(given) for given in handed]
+            return [self._groups.hand_over(given) for given in handed]
         groups = [group for given in handed for group in given.groups]
         try:
             damaged = await self._disk.secure(groups)
@@ -153,7 +154,7 @@ class Shell:
             return None
         for given in handed:  # final already
             self._groups.leave_out(given, damaged)
-        shown = [self._groups.show(given) for given in handed]
+        shown = [self._groups.hand_over(given) for given in handed]
         self._disk.release(groups)
         for given in handed:
             self._groups.let_go(given)

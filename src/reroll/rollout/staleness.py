@@ -29,6 +29,15 @@ def write_staleness(rollouts: Iterable[Any], staleness: Iterable[int | None]) ->
             rollout.seq_staleness = value
 
 
+def write_same_staleness(rollouts: Iterable[Any], staleness: int) -> None:
+    """Do the same where all have one: a batch has hundreds of rollouts, and mostly one version made each group."""
+    for rollout in rollouts:
+        if type(rollout) is Rollout:
+            rollout._seq_staleness = staleness  # noqa: SLF001
+        elif rollout.seq_staleness != staleness:
+            rollout.seq_staleness = staleness
+
+
 def rollout_staleness(rollout: RolloutLike, current_train_step: int, *, model_step: int | None = None) -> int:
     """Return the staleness of a rollout by its oldest token, with `model_step` as if it were stamped already."""
     return version_staleness(tally_versions(rollout, model_step).oldest, current_train_step)
