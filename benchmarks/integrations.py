@@ -1,6 +1,6 @@
 """Measure the drop-ins beside our own API, with 10k groups: what the names of others cost.
 
-    python benchmarks/integrations.py            about two minutes, 1 GB of memory
+    python benchmarks/integrations.py            a few minutes, 1 GB of memory
     python benchmarks/integrations.py --quick    1k groups, fewer rounds
     python benchmarks/integrations.py --check    a claim that is missed makes the exit code 1
 
