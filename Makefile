@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo browser test test-slow lint format bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -28,6 +28,9 @@ $(DEMO): pyproject.toml
 
 demo: $(DEMO)  ## Train a small language model through reroll, and write a report.
 	$(BIN)/reroll demo $(ARGS)
+
+browser: $(STAMP)  ## Install a browser for the tests of pages, if there is none.
+	PYTHON=$(BIN)/python scripts/install_browser
 
 test: $(STAMP)  ## Run the test suite.
 	$(BIN)/python -m pytest -m 'not slow'

@@ -79,7 +79,9 @@ def _run_all(report: Report, modes: Sequence[str], seeds: int, console: Console)
 def _print(report: Report, console: Console) -> None:
     if not report.runs:
         return
-    table = Table(*HEADINGS, title=f"To reward {TARGET}: median over the seeds, and range")
+    table = Table(title=f"To reward {TARGET}: median over the seeds, and range")
+    for heading in HEADINGS:
+        table.add_column(heading, no_wrap=heading == HEADINGS[0])
     for row in table_rows(report.summaries):
         table.add_row(*row)
     console.print(table)

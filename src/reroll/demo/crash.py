@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 
 from rich.console import Console
 
-from reroll import open_readonly
 from reroll.demo.board import Board
 from reroll.demo.grpo import new_optimizer, train
 from reroll.demo.lives import Place, digest_of, save_checkpoint
@@ -70,9 +69,11 @@ def survive(mode: str, console: Console, seed: int = 0) -> Survived:
         save_checkpoint(place, 0, warm, None, None)
         with _Processes(place, mode, seed, survived, console) as processes:
             processes.run()
-        with open_readonly(place.store) as left:
-            survived.ledger = {name: amount._asdict() for name, amount in left.ledger()[TASK].items()}
-            here = {row.uid for row in left.query({})}
+        # Opened again: what the last producer had taken to continue it is back.
+        left: Any = MODES[mode].config(seed, place.store).replay_buffer.build_blocking()
+        survived.ledger = {name: amount._asdict() for name, amount in left.ledger()[TASK].items()}
+        here = {row.uid for row in left.query({})}
+        left.close()
     survived.checks.append(Check("the ledger closes", closes(survived.ledger), _equation(survived.ledger)))
     survived.checks.append(_check_consumed(processes.trained, survived.ledger))
     if MODES[mode].is_ahead:

@@ -56,6 +56,7 @@ class Service:
         """Answer, until `end` is called."""
         threading.Thread(target=self._accept, daemon=True).start()
         self._ended.wait()
+        self._listener.close()
         if self._preparer is not None:
             self._preparer.shutdown()
 
@@ -90,8 +91,11 @@ class Service:
         return found
 
     def _accept(self) -> None:
-        while True:
-            connection = self._listener.accept()
+        while not self._ended.is_set():
+            try:
+                connection = self._listener.accept()
+            except OSError:  # closed
+                return
             threading.Thread(target=_Caller(self, connection).serve, daemon=True).start()
 
 
@@ -108,7 +112,10 @@ class _Caller:
             while True:
                 part, name, args, kwargs = decode(self._connection.recv_bytes())
                 self._connection.send_bytes(encode(self._answer(part, name, args, kwargs)))
-        except (EOFError, OSError):
+        except Exception:  # noqa: BLE001, S110  (it is gone, or sent what is no message: the others go on)
+            pass
+        finally:
+            self._connection.close()
             self._give_back()
 
     def _answer(self, part: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:

@@ -133,7 +133,7 @@ class Report:
 
 _RUN_HEADINGS = (
     *("mode", "seed", "reward before", "reward after", "overlap", "largest staleness"),
-    *("responses of several versions", "ledger closes"),
+    *("responses of several versions", "µs a generated token", "µs a trained token", "ledger closes"),
 )
 
 
@@ -146,6 +146,8 @@ def _run_row(run: Measured) -> tuple[str, ...]:
         f"{run.overlap:.0%}",
         str(max(run.staleness, default="-")),
         f"{run.mixed_responses:,}",
+        f"{run.seconds_per_generated_token * 1e6:.0f}",
+        f"{run.seconds_per_trained_token * 1e6:.0f}",
         "yes" if closes(run.ledger) else "NO",
     )
 

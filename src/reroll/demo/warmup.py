@@ -1,5 +1,7 @@
 """Warm-up: a little supervised training on a careless teacher, so that there is something to reinforce."""
 
+from functools import cache
+
 import torch
 from torch.nn import functional
 
@@ -9,8 +11,9 @@ from reroll.demo.policy import Policy, new_policy
 STEPS, BATCH, LEARNING_RATE = 100, 64, 3e-3
 
 
+@cache
 def warmed_up(seed: int) -> Policy:
-    """Return a policy that answers right now and then."""
+    """Return a policy that answers right now and then; the same object each time, to be copied and not trained."""
     policy, random = new_policy(seed), random_of(seed, "warm-up")
     optimizer = torch.optim.Adam(policy.parameters(), LEARNING_RATE)
     for _ in range(STEPS):
