@@ -46,7 +46,7 @@ def test_help_loads_nothing_heavy():
 def test_an_unknown_mode_is_one_line(tmp_path):
     found = run("demo", "--modes", "of-policy", "--out", str(tmp_path))
     assert found.returncode == 2
-    assert found.stderr.startswith("reroll: 'of-policy' is no mode; choose from: on-policy")
+    assert found.stderr.startswith("reroll: 'of-policy' is no mode for this; choose from: on-policy")
     assert len(found.stderr.splitlines()) == 1
 
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from reroll.demo.command import demo
-from reroll.demo.crash import KILLS
 from reroll.demo.measuring import closes
+from reroll.demo.processes import KILLS
 
 
 @pytest.mark.parametrize("mode", ["on-policy", "async"])

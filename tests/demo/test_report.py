@@ -109,7 +109,7 @@ def test_an_error_of_the_producer_ends_the_demo(tmp_path, monkeypatch):
 
 
 def test_an_unknown_mode_is_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match="'of-policy' is no mode; choose from: on-policy"):
+    with pytest.raises(InvalidArgument, match="'of-policy' is no mode for this; choose from: on-policy"):
         command.demo(modes=["of-policy"], out=tmp_path)
 
 

@@ -46,14 +46,14 @@ def demo(
     except ImportError as error:
         _fail(f"the demo needs {error.name}: pip install 'reroll[demo]'")
     try:
-        run_demo(
-            modes=[mode for mode in modes.split(",") if mode],
-            seeds=1 if quick else seeds,
-            out=out,
-            crash=crash,
-        )
+        chosen = [mode for mode in modes.split(",") if mode]
+        report = run_demo(modes=chosen, seeds=1 if quick else seeds, out=out, crash=crash)
     except InvalidArgument as error:
         _fail(str(error))
+    if not report.is_whole:
+        raise typer.Exit(130)  # interrupted
+    if not report.holds:
+        raise typer.Exit(1)
 
 
 def _fail(message: str) -> NoReturn:

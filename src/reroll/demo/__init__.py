@@ -6,9 +6,11 @@
     producing   what turns the engine's work into groups: in turn with the trainer, or ahead of it
     grpo        the trainer: the part to copy
     modes       how the same trainer and buffer are configured: on policy, asynchronous, replay
-    running     one run, measured (`measuring`); `comparing` has all of them, and what follows
-    remote      the buffer in a process of its own; `crash` kills each process once
-    report      pictures and numbers, as one HTML file and JSON
+    running     one run, measured (`measuring`); `comparing` and `wording` say what follows from all of them
+    remote      the buffer in a process of its own
+    crash       kills each of three processes (`lives`, `processes`) once, and checks what is left
+    report      pictures (`charts`) and numbers, as one HTML file and JSON
+    command     all of it, with live progress
 
 It uses the public names of reroll only. Needs the extra `demo`.
 """

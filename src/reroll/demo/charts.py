@@ -147,8 +147,8 @@ def _html(figure: go.Figure, height: int = 380) -> str:
     figure.update_layout(
         template="plotly_white",
         height=height,
-        margin={"l": 60, "r": 20, "t": 20, "b": 50},
-        legend={"orientation": "h", "y": 1.12},
+        margin={"l": 60, "r": 20, "t": 60, "b": 50},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
         font_family="system-ui, sans-serif",
     )
     options = {"displaylogo": False, "responsive": True, "displayModeBar": False}

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reroll import InvalidArgument
+from reroll.demo.crash import CRASHING, survive
 from reroll.demo.measuring import Measured
 from reroll.demo.modes import MODES
 from reroll.demo.progress import Progress
@@ -29,15 +30,16 @@ def demo(
 
     With `crash`, instead, trainer, producer and buffer are processes, and each is killed once.
 
-    An interrupt ends it with a report of what there is. Raises InvalidArgument for an unknown mode.
+    An interrupt ends it with a report of what there is. Raises InvalidArgument for a mode that cannot be run.
     """
-    chosen = _chosen(modes)
+    chosen = _chosen(modes, CRASHING if crash else tuple(MODES))
     console = console or Console()
     torch.set_num_threads(1)  # the model is too small for more, and the producer needs the other core
-    report = Report(planned=0 if crash else len(chosen) * seeds)
+    report = Report(planned=len(chosen) * (1 if crash else seeds))
     try:
         if crash:
-            _crash_all(report, chosen, console)
+            for mode in chosen:
+                report.crash.append(survive(mode, console))
         else:
             _run_all(report, chosen, seeds, console)
     except KeyboardInterrupt:
@@ -48,19 +50,11 @@ def demo(
     return report
 
 
-def _crash_all(report: Report, modes: Sequence[str], console: Console) -> None:
-    from reroll.demo.crash import CRASHING, survive  # noqa: PLC0415  (starts processes)
-
-    for mode in modes:
-        if mode in CRASHING:
-            report.crash.append(survive(mode, console))
-
-
-def _chosen(modes: Sequence[str]) -> list[str]:
-    unknown = [mode for mode in modes if mode not in MODES]
+def _chosen(modes: Sequence[str], possible: Sequence[str]) -> list[str]:
+    unknown = [mode for mode in modes if mode not in possible]
     if unknown:
-        raise InvalidArgument(f"{unknown[0]!r} is no mode; choose from: {', '.join(MODES)}")
-    return list(modes) or list(MODES)
+        raise InvalidArgument(f"{unknown[0]!r} is no mode for this; choose from: {', '.join(possible)}")
+    return list(modes or possible)
 
 
 def _run_all(report: Report, modes: Sequence[str], seeds: int, console: Console) -> None:

@@ -9,9 +9,9 @@ standard output, as one line of JSON each.
 import json
 import os
 import sys
+import threading
 import warnings
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,15 +55,15 @@ def own_buffer(place: Place, mode: Mode, seed: int) -> None:
 
 def produce_for_ever(place: Place, mode: Mode, seed: int) -> None:
     """Be the process of the producer: go on whenever the buffer does."""
-    from reroll.demo.producing import Ahead, produce_in_turn  # noqa: PLC0415  (torch: the buffer does without)
+    from reroll.demo.producing import Ahead, Unheard, produce_in_turn  # noqa: PLC0415  (torch: the buffer does without)
 
     while True:
         remote = Remote(place.socket)
         try:
             if mode.is_ahead:
-                Ahead(_Telling(remote.preparer.buffer), remote.board, seed, _NoNotes()).produce()
+                Ahead(_Telling(remote.preparer.buffer), remote.board, seed, Unheard()).produce()
             else:
-                produce_in_turn(remote.preparer, remote.board, mode, seed, _NoNotes())
+                produce_in_turn(remote.preparer, remote.board, mode, seed, Unheard())
         except (Closed, EOFError, OSError) as error:
             _tell("producer goes on", after=type(error).__name__)
 
@@ -143,19 +143,20 @@ class _Telling:
         return uid
 
 
-class _NoNotes:
-    def generated(self, began: float, tokens: int, rewards: Sequence[float]) -> None:
-        pass
-
-
 def _tell(event: str, **facts: Any) -> None:
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
 
+def _end_with_the_parent() -> None:
+    sys.stdin.read()  # whose end is the end of the process that holds the other side
+    os._exit(1)
+
+
 def main() -> None:
     """Live one life."""
     role, directory, mode, seed, last_step = sys.argv[1:]
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     place = Place(Path(directory))
     if role == "buffer":
         own_buffer(place, MODES[mode], int(seed))

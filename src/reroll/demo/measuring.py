@@ -138,8 +138,8 @@ class Meter:
 
     @property
     def reward(self) -> float:
-        """Of the newest responses; 0 before there are enough."""
-        return fmean(self._rewards) if len(self._rewards) == WINDOW else 0.0
+        """Of the newest responses."""
+        return fmean(self._rewards)
 
     @property
     def is_there(self) -> bool:

@@ -27,6 +27,13 @@ class Notes(Protocol):
         """Learn of tokens that were made since a moment, and of the rewards of groups that are complete."""
 
 
+class Unheard:
+    """Notes that nobody reads."""
+
+    def generated(self, began: float, tokens: int, rewards: Sequence[float]) -> None:
+        """Do nothing."""
+
+
 def produce(preparer: Any, board: Any, mode: Mode, seed: int, notes: Notes) -> None:
     """Produce as the mode says, until Closed is raised."""
     if mode.is_ahead:

@@ -44,7 +44,12 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        return sum(run.is_whole for run in self.runs) == self.planned
+        return sum(run.is_whole for run in self.runs) + len(self.crash) == self.planned
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing went wrong in what was to survive."""
+        return all(survived.holds for survived in self.crash)
 
     def write(self, directory: Path) -> Path:
         """Write report.html and report.json; return the path of the former."""

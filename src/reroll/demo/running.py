@@ -9,7 +9,7 @@ from typing import Any
 from reroll import Closed
 from reroll.demo.board import Board
 from reroll.demo.engine import Response, generate
-from reroll.demo.grpo import new_optimizer, train
+from reroll.demo.grpo import Trained, new_optimizer, train
 from reroll.demo.letters import is_right, make_prompt
 from reroll.demo.measuring import Measured, Meter
 from reroll.demo.modes import Mode
@@ -26,13 +26,10 @@ OnStep = Callable[[Meter, Any], None]
 
 def run(mode: Mode, seed: int, warm: Policy, measured: Measured, on_step: OnStep) -> None:
     """Train a copy of a policy until the target is reached; what is measured is there also if this is interrupted."""
-    policy, board = copy.deepcopy(warm), Board()
-    board.publish(0, weights_of(policy))
-    preparer = Preparer(mode.config(seed)).start()
-    meter = Meter(measured)
-    with producing(preparer, board, mode, seed, meter):
+    policy, meter = copy.deepcopy(warm), Meter(measured)
+    with training(mode, seed, policy, meter, MAX_STEPS) as (preparer, steps):
         try:
-            for trained in train(policy, new_optimizer(policy), preparer, board, range(1, MAX_STEPS + 1)):
+            for trained in steps:
                 meter.trained(*trained)
                 on_step(meter, preparer.buffer)
                 if meter.is_there:
@@ -41,6 +38,18 @@ def run(mode: Mode, seed: int, warm: Policy, measured: Measured, on_step: OnStep
             meter.look(preparer.buffer)
     measured.reward_after = held_out_reward(policy, seed)
     measured.is_whole = True
+
+
+@contextmanager
+def training(
+    mode: Mode, seed: int, policy: Policy, notes: Notes, last_step: int
+) -> Iterator[tuple[Preparer, Iterator[Trained]]]:
+    """Give the preparer, and the steps, each of which is trained when it is asked for; the producer has its own thread."""
+    board = Board()
+    board.publish(0, weights_of(policy))
+    preparer = Preparer(mode.config(seed)).start()
+    with producing(preparer, board, mode, seed, notes):
+        yield preparer, train(policy, new_optimizer(policy), preparer, board, range(1, last_step + 1))
 
 
 @contextmanager

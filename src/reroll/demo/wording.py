@@ -34,9 +34,9 @@ def findings(comparisons: Sequence[BreakEven], price: float | None) -> list[str]
     told = [_finding(found) for found in comparisons]
     if comparisons and price is not None:
         told.append(
-            f"In the on-policy runs a generated token took as long as {price:.1f} trained ones. The model is tiny, and this is a CPU. With real language models generation dominates: "
-            "responses are long and made token by token, while all tokens of a batch are trained at once. Measure the ratio of "
-            "your own system, and compare it."
+            f"In the on-policy runs a generated token took as long as {price:.1f} trained ones. The model is "
+            "tiny, and this is a CPU. With real language models generation dominates: responses are long and made token by token, "
+            "while all tokens of a batch are trained at once. Measure the ratio of your own system, and compare it."
         )
     if {found.mode for found in comparisons} >= {"replay-uniform", "replay-prioritized"}:
         told.append(
