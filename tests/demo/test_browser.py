@@ -4,6 +4,8 @@ import pytest
 
 from browsing import visiting
 
+pytestmark = pytest.mark.timeout(400)  # the whole demo is in its fixture, and machines are slow
+
 
 @pytest.mark.parametrize("width", [1160, 390])
 def test_the_report_opens(quick, width):

@@ -12,6 +12,8 @@ from reroll.demo import command
 from reroll.demo.measuring import closes
 from reroll.demo.modes import MODES
 
+pytestmark = pytest.mark.timeout(400)  # the whole demo is in its fixture, and machines are slow
+
 
 @pytest.fixture(scope="module")
 def html(quick):
