@@ -28,7 +28,7 @@ SHAPE = Shape(256, 868)
 SAVE, PLAIN_WRITE = "save", "plain file, write and fsync"
 RESUME, PLAIN_READ = "resume", "plain file, read into memory"
 TORCH = "torch.save of lists"
-PUTTERS = 2
+PUTTERS, BATCH = 2, 64
 BEAT_S = 0.001
 
 
@@ -151,7 +151,7 @@ def resume(path: Path, count: int) -> None:
 
 
 class Stalls(NamedTuple):
-    """How long the event loop stood still while two tasks put groups."""
+    """How long the event loop stood still while two tasks put groups, and a trainer took as many."""
 
     longest: Timing
     """Of each round, during a save."""
@@ -165,7 +165,7 @@ class Stalls(NamedTuple):
 
 
 def measure_stalls(count: int, rounds: int) -> Stalls:
-    """Let a heartbeat tell the longest stall while a buffer is saved and others put, and while nothing is saved.
+    """Let a heartbeat tell the longest stall while a buffer is saved and others put and take, and while nothing is saved.
 
     What is there beforehand is frozen, as the guide advises: a full pass of the garbage collector over so many
     groups is a stall of its own, with a save or without. The collector runs as usual on all that comes later.
@@ -213,6 +213,8 @@ async def _stall(
             group = [copy.copy(member) for member in groups[puts % len(groups)]]
             await buffer.put(group, TASK, model_step=1, current_train_step=2)
             puts += 1
+            if puts % BATCH == 0:  # a trainer takes as many, so that the buffer is as large as it was
+                await buffer.take_batch({TASK: BATCH})
             await asyncio.sleep(0)
 
     tasks = [asyncio.create_task(act()) for act in (beat, *(put,) * PUTTERS)]

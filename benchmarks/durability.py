@@ -83,7 +83,7 @@ def _save_claims(saves: checkpoints.Speeds, torch_s: float | None) -> list[Claim
 
 def _stall_claim(stalls: checkpoints.Stalls) -> Claim:
     measured = f"{stalls.longest.median * 1e3:.0f} ms (at worst {stalls.worst * 1e3:.0f}), {stalls.puts:,} groups put"
-    text = "longest stall of the event loop during save, with puts, under 50 ms"
+    text = "longest stall of the event loop during save, with puts and batches, under 50 ms"
     return Claim(text, measured, stalls.longest.median < 0.05)
 
 
@@ -124,7 +124,7 @@ def _print_saves(saves: checkpoints.Speeds, torch_s: float | None, plan: Plan) -
 
 def _print_stalls(stalls: checkpoints.Stalls) -> None:
     print_table(
-        f"The event loop, with {checkpoints.PUTTERS} tasks that put one group after another",
+        f"The event loop, with {checkpoints.PUTTERS} tasks that put one group after another, and batches taken",
         ("", "longest stall ms", "at worst", "groups put", "s"),
         [
             (

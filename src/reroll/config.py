@@ -233,11 +233,11 @@ class ReplayBufferConfig(TaskConfig):
 
     def build(self) -> ReplayBuffer:
         """Return an asyncio buffer. Raises InvalidConfig for what can never proceed."""
-        return self._made(lambda options: ReplayBuffer(self._groups(), LoopWaits(), **options))
+        return self.build_with(lambda groups, options: ReplayBuffer(groups, LoopWaits(), **options))
 
     def build_blocking(self) -> BlockingReplayBuffer:
         """Return a thread-safe buffer with the same verbs, without `await`."""
-        return self._made(lambda options: BlockingReplayBuffer(self._groups(), **options))
+        return self.build_with(lambda groups, options: BlockingReplayBuffer(groups, **options))
 
     def build_table(self, global_batch_size: int) -> Table:
         """Return a table whose capacity and min_size are one global batch, unless configured.
@@ -262,15 +262,18 @@ class ReplayBufferConfig(TaskConfig):
             seed=self.seed,
         )
 
-    def _made(self, make: Callable[[dict[str, Any]], B]) -> B:
-        """Return a buffer that was made with these options; its store is open, if it has one."""
+    def build_with(self, make: Callable[[Groups, dict[str, Any]], B]) -> B:
+        """Return what a function makes of groups and options as configured; the store is open, if there is one.
+
+        For shells of one's own: `build` and `build_blocking` are made so. Raises InvalidConfig for what can never proceed.
+        """
         options = {"put_id_history": self.put_id_history, "allow_pickle": self.allow_pickle}
         if self.store is None:
-            return make(options)
+            return make(self._groups(), options)
         kept = {"max_resident_bytes": self.max_resident_bytes, "on_corrupt": self.on_corrupt}
         store = open_store(self.store, sync=self.sync)
         try:
-            return make({**options, **kept, "store": store})
+            return make(self._groups(), {**options, **kept, "store": store})
         except BaseException:
             store.close()
             raise

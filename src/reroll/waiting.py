@@ -53,6 +53,9 @@ class Waits(Protocol):
     def post(self, call: Callable[[], None]) -> None:
         """Let a call be made where the shell runs, from any other thread."""
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Let a call be made after whoever is about to run has run."""
+
     async def aside(self, work: Callable[[], T]) -> T:
         """Do work that takes long, and touches nothing of the shell, while others go on."""
 
@@ -169,6 +172,9 @@ class ThreadWaits(_Line):
         with self._lock:
             call()
 
+    def soon(self, call: Callable[[], None]) -> None:
+        call()  # whoever else is about to run waits for the lock
+
     async def aside(self, work: Callable[[], T]) -> T:
         self._lock.release()
         try:
@@ -239,6 +245,9 @@ class LoopWaits(_Line):
             ):  # its loop is over; whoever comes next in another one looks
                 self._loop.call_soon_threadsafe(call)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        self._running_loop().call_soon(call)
+
     async def aside(self, work: Callable[[], T]) -> T:
         return await self._running_loop().run_in_executor(None, work)
 
@@ -270,16 +279,23 @@ class _LoopSignal:
     """Waited for and set in the loop."""
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        self._future: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._is_set = False
+        self._waiting: list[
+            asyncio.Future[None]
+        ] = []  # one each: who is cancelled cancels it for nobody else
 
     async def wait(self) -> None:
-        import asyncio  # noqa: PLC0415
-
-        await asyncio.shield(self._future)  # who is cancelled must not cancel it for the others
+        if not self._is_set:
+            woken = self._loop.create_future()
+            self._waiting.append(woken)
+            await woken
 
     def set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+        self._is_set = True
+        for woken in self._waiting:
+            if not woken.done():
+                woken.set_result(None)
 
 
 def deadline_of(timeout: float | None, name: str = "timeout") -> float | None:

@@ -175,6 +175,9 @@ class Store:
                 for uid in uids:
                     self._orphans.pop(uid, None)
                 self._left.update(uids)
+            case {"op": "ack", "lease": lease} if self._lent[lease][0] <= self._trainer.checkpoint:
+                # Final as soon as it is written, which may be told to nobody.
+                self._left.update(uid for uid, *_ in self._lent[lease][1])
 
     def _note_end(self, op: dict[str, Any], result: Any) -> None:
         match op:

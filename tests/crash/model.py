@@ -77,12 +77,14 @@ class Model:
         """Lose the process: whoever had groups is no more."""
         self.leases.clear()
         for known in self.groups.values():
-            if known.place in ("resident", "leased") and known.status == "completed":
+            if known.place not in GONE and known.status == "completed":
                 known.uses -= known.pending
             known.was_out = known.place == "out" or (known.was_out and known.place == "resident")
-            if known.place in ("out", "leased"):
-                known.place = "resident"
             known.pending = 0
+            if known.place == "out":
+                known.place = "resident"
+            elif known.place == "leased":
+                self._come_back(known)
 
     def picture(self) -> dict[str, Any]:
         """Return what can be seen from outside."""
@@ -143,7 +145,7 @@ class Model:
             known.uses += 1
             self._use(known, self.steps.get(task))
             drawn.append([known.uid, known.number, known.attempts, known.uses])
-            self._leave_if_used_up(known, self.steps.get(task))
+            self._leave_if_used_up(known)
         return drawn
 
     def _lease(self, op: Op) -> list[Any]:
@@ -168,7 +170,7 @@ class Model:
             known.pending -= 1
             self._use(known, steps[known.task])
             if known.place == "leased" and not known.pending:
-                self._consume(known, steps[known.task])
+                self._consume(known, self._newest_use(known))
 
     def _nack(self, op: Op) -> None:
         _, held = self._held(op["lease"])
@@ -176,10 +178,7 @@ class Model:
             known.pending -= 1
             known.uses -= 1
             if known.place == "leased":
-                known.place = "resident"
-                threshold = self.thresholds.get(known.task)
-                if threshold is not None and self._is_stale(known, threshold):
-                    self._expire(known)
+                self._come_back(known)
 
     def _priorities(self, op: Op) -> list[int]:
         unknown = []
@@ -276,19 +275,31 @@ class Model:
 
     def _consume(self, known: Known, step: int | None) -> None:
         known.place = "consumed" if step is None else "uncommitted"
-        known.used_at, known.pending = step, 0
+        known.used_at = step
 
-    def _leave_if_used_up(self, known: Known, step: int | None) -> None:
+    def _leave_if_used_up(self, known: Known) -> None:
         if known.uses >= LIMITS[known.task]:
             if known.pending:
                 known.place = "leased"
             else:
-                self._consume(known, step)
+                self._consume(known, self._newest_use(known))
+
+    def _newest_use(self, known: Known) -> int | None:
+        """Return the step that has used a group up: leases may be acknowledged in any order."""
+        steps = [step for step, *edition in self.log if edition == [known.uid, known.attempts]]
+        return max(steps, default=None)
 
     def _held(self, lease: int) -> tuple[dict[str, int], list[Known]]:
         steps, editions = self.leases.pop(lease)
         held = [self.groups[uid] for uid, attempt in editions if self.groups[uid].attempts == attempt]
         return steps, [known for known in held if known.place not in GONE and known.pending]
+
+    def _come_back(self, known: Known) -> None:
+        """Let a group that was lent be in its pool again; a refresh may have passed it by."""
+        known.place = "resident"
+        threshold = self.thresholds.get(known.task)
+        if threshold is not None and self._is_stale(known, threshold):
+            self._expire(known)
 
     def _is_stale(self, known: Known, threshold: int) -> bool:
         is_old = self.steps[known.task] - known.version - 1 >= threshold

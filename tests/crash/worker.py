@@ -148,6 +148,9 @@ class Worker:
         )
         if self._chance.random() < 0.1:
             await self._take({"replay": 1}, "completed", step)
+        if self._open and self._chance.random() < 0.2:  # of some step before, which may have been rewound
+            batch = self._open.pop(0)
+            await self._do(batch.ack, op="ack", lease=batch.id)
         self._step = step
         if self._chance.random() < 0.4:
             self._checkpoint = step
@@ -179,8 +182,8 @@ class Worker:
     async def _rewind(self) -> None:
         step = self._checkpoint
         tell(restart=step)
+        self._step = step  # from now on for all: a buffer keeps to the largest step that it was told
         await self._do(lambda: self._buffer.rewind(step), op="rewind", step=step)
-        self._step = step
 
     async def _take(self, sizes: dict[str, int], status: str, step: int | None) -> list[list[int]]:
         groups, _ = await self._do(
@@ -210,7 +213,7 @@ class Worker:
     # --- others
 
     async def _lease_and_leave(self) -> None:
-        batch = await self._lease({"math": 1, "replay": 1}, self._step)
+        batch = await self._lease({"math": 1, "replay": 1}, self._step + 1)
         if len(self._open) < MAX_OPEN and self._chance.random() < 0.3:
             self._open.append(batch)
         else:

@@ -134,3 +134,12 @@ async def test_a_reservation(tmp_path):
         await cancelled(reserving)
     assert (await buffer.stats()).reservations == 0
     await buffer.close()
+
+
+async def test_a_put_may_be_stored_and_is_stored_once_if_it_is_repeated(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    with stalled(buffer):
+        await cancelled(await while_writing(buffer.put(group(), TASK, put_id="again")))
+    assert await buffer.put(group(), TASK, put_id="again") == 1
+    assert [row.uid for row in (await checked(buffer))["rows"]] == [1]
+    await buffer.close()

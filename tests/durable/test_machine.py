@@ -27,6 +27,7 @@ from reroll import (
     Fifo,
     InvalidConfig,
     LeastUsed,
+    MinSize,
     Mixture,
     Prioritized,
     Queue,
@@ -37,6 +38,7 @@ from reroll import (
     Stalest,
     TaskConfig,
     Uniform,
+    Unlimited,
 )
 from reroll.buffer.recording import read
 from reroll.engine.state import state_of
@@ -52,6 +54,9 @@ SAMPLERS = [
     LeastUsed(),
 ]
 STATUSES = ["completed"] * 6 + ["aborted"] * 3 + ["expired", "failed", "filtered", "init"]
+
+LEAVING = ("evicted", "failed", "filtered", "expired")
+"""How groups may leave when others come home, or when they come home themselves."""
 
 
 @st.composite
@@ -405,6 +410,10 @@ class Machine(RuleBasedStateMachine):
             )
         )
 
+    @rule(task=st.sampled_from(TASKS), limiter=st.sampled_from([Queue(4), MinSize(2), Unlimited()]))
+    def set_limiter(self, task: str, limiter: Any) -> None:
+        self.both(lambda buffer, _: buffer.set_rate_limiter(task, limiter))
+
     def some_uids(self, data: st.DataObject) -> list[int]:
         last = self.disk._engine.last_uid
         return data.draw(st.lists(st.integers(max(1, last - 8), last + 1), max_size=3, unique=True))
@@ -490,15 +499,17 @@ class Machine(RuleBasedStateMachine):
             now = after["ledger"][task]
             assert now["put"][:2] == books["put"][:2]
             assert now["leased"] == now["out"] == (0, 0, 0, 0)
-            for bucket in ("uncommitted", "consumed", "expired", "deleted", "lost"):
+            for bucket in ("uncommitted", "consumed", "deleted", "lost"):
                 assert now[bucket] == books[bucket], bucket
             home = books["resident"].groups + books["leased"].groups + books["out"].groups
-            left = sum(now[name].groups - books[name].groups for name in ("evicted", "failed", "filtered"))
+            left = sum(now[name].groups - books[name].groups for name in LEAVING)
             assert now["resident"].groups == home - left
+            if not books["leased"].groups:
+                assert now["expired"] == books["expired"], "only what was lent is checked for its age"
         assert not gone or any(
             after["ledger"][task][name].groups > before["ledger"][task][name].groups
             for task in before["ledger"]
-            for name in ("evicted", "failed", "filtered")
+            for name in LEAVING
         )
         for row in before["rows"]:
             if row.uid in rows:

@@ -1,10 +1,26 @@
 """A durable buffer that is found again after a crash, and after another one."""
 
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 
-from durable.stores import cancelled, crashed, fifo, passed, picture, stalled, while_writing
+from durable.stores import cancelled, copy_of, crashed, fifo, passed, picture, stalled, while_writing
+from durable_errors.samples import alter_payload
 from replay.buffers import TASK, fill, group, quiet, uids_of
-from reroll import InvalidArgument, LeaseExpired, NotStorable, StalenessWindow
+from reroll import (
+    CorruptData,
+    InvalidArgument,
+    LeaseExpired,
+    MinSize,
+    NotStorable,
+    Queue,
+    SampleToInsertRatio,
+    StalenessWindow,
+    register,
+)
+from reroll.engine.limiters import Window
 
 
 async def test_what_came_home_after_a_crash_is_home_after_the_next_one(tmp_path):
@@ -223,4 +239,250 @@ async def test_rollouts_that_are_about_to_be_shown_stay_in_memory(tmp_path):
     assert uids_of(batch.groups[TASK]) == [1]
     await writer
     assert not group_of.items
+    await buffer.close()
+
+
+@pytest.mark.parametrize("restart", ["crash", "save", "save into a store"])
+@pytest.mark.parametrize("expire", ["group", "member"])
+@pytest.mark.parametrize("resident", [None, 0])
+async def test_groups_of_dead_leases_are_checked_against_the_last_refresh(
+    tmp_path, restart, expire, resident
+):
+    options = {"expire": expire, "max_resident_bytes": resident}
+    buffer = fifo(tmp_path / "store", **options)
+    await buffer.put(group(version=0, rewards=(1.0, 0.0)), TASK)  # too stale soon
+    await buffer.put([*group(version=0), *group(version=5)], TASK)  # one of its members is
+    await buffer.put(group(version=5), TASK)
+    (untold,) = group()
+    untold.seq_staleness = 4  # as its engine says; it has no versions
+    await buffer.put([untold], TASK)
+    await buffer.lease({TASK: 4}, train_step=1)
+    (late,) = group()
+    late.seq_staleness = 4
+    await buffer.refresh_staleness(task_stale_thresholds={TASK: 3}, current_train_step=6)
+    await buffer.put([late], TASK)
+    await buffer.lease({TASK: 1}, train_step=6)
+
+    if restart == "crash":
+        again = crashed(buffer, **options)
+    else:
+        await buffer.save(tmp_path / "saved")
+        again = fifo(tmp_path / "other", **options) if "store" in restart else fifo(None, expire=expire)
+        await again.resume(tmp_path / "saved")
+    found = {row.uid: (row.status.value, row.staleness) for row in await again.query({})}
+    assert found == {
+        1: ("expired", 5),
+        2: ("expired", 0 if expire == "member" else 5),
+        3: ("completed", 0),
+        4: ("completed", 0),
+        5: ("completed", 4),  # told after that refresh
+    }
+    await picture(again)
+    emptied, mixed = await again.get(2, TASK, "expired")
+    assert [len(item.response_ids) for item in emptied] == [0, 0]
+    assert [len(item.response_ids) for item in mixed] == ([0, 2] if expire == "member" else [0, 0])
+    if restart == "crash":
+        await picture(once_more := crashed(again, **options))
+        assert (await once_more.ledger())[TASK]["expired"] == (await again.ledger())[TASK]["expired"]
+        await once_more.close()
+    await buffer.close()
+    await again.close()
+
+
+async def test_groups_of_dead_leases_that_are_not_rolled_again_are_dropped(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await fill(buffer, 2, versions=[0, 5])
+    await buffer.lease({TASK: 2}, train_step=1)
+    await buffer.refresh_staleness(
+        task_stale_thresholds={TASK: 3},
+        current_train_step=6,
+        expired_groups_retryable_by_task={TASK: False},
+    )
+    again = crashed(buffer)
+    assert uids_of(await again.get(9, TASK, "completed")) == [2]
+    assert (await picture(again))["ledger"][TASK]["expired"].groups == 1
+    await buffer.close()
+    await again.close()
+
+
+async def test_a_damaged_group_that_came_home_too_stale_does_not_hinder_the_others(tmp_path):
+    options = {"expire": "member", "max_resident_bytes": 0}
+    buffer = fifo(tmp_path / "store", **options)
+    await fill(buffer, 2, versions=[0, 0])
+    await buffer.lease({TASK: 2}, train_step=1)
+    await buffer.refresh_staleness(task_stale_thresholds={TASK: 3}, current_train_step=6)
+    copy = copy_of(tmp_path / "store")
+    await buffer.close()
+    alter_payload(copy, 1)
+    again = fifo(copy, **options)
+    assert await again.count(TASK, "expired") == 2
+    with pytest.raises(CorruptData, match=r"group 1 .*delete\(\[1\]\)"):
+        await again.get(2, TASK, "expired")
+    await again.delete([1])
+    assert uids_of(await again.get(2, TASK, "expired")) == [2]
+    await again.close()
+
+
+@dataclass(frozen=True)
+class Own:
+    """A limiter of somebody's own."""
+
+    type: ClassVar[str] = "own"
+    window: ClassVar[Window] = Window(1.0, 1, -math.inf, math.inf)
+
+    def can_insert(self, counters, k=1):
+        return True
+
+    def can_sample(self, counters, k=1):
+        return counters.size >= 1
+
+
+def limiter_in(buffer):
+    return buffer._engine.tasks[TASK].settings.limiter
+
+
+RATIO = SampleToInsertRatio(2.0, 3, (0.0, 12.0))
+
+
+@pytest.mark.parametrize("restart", ["crash", "save"])
+@pytest.mark.parametrize(
+    ("configured", "set_since", "then", "found"),
+    [
+        (Queue(2), Queue(5), Queue(2), Queue(5)),
+        (None, RATIO, None, RATIO),
+        (Own(), Queue(5), Own(), Queue(5)),
+        (Queue(2), Queue(5), Queue(3), Queue(3)),  # the configuration is newer
+        (Own(), Queue(5), Queue(3), Queue(3)),
+        (Queue(2), Own(), Queue(2), Queue(2)),  # nobody could read it
+        (Queue(2), Queue(2), Queue(3), Queue(3)),
+    ],
+)
+async def test_a_limiter_that_was_set_is_there_again_while_the_configuration_is_the_same(  # noqa: PLR0917
+    tmp_path, restart, configured, set_since, then, found
+):
+    buffer = fifo(tmp_path / "store", rate_limiter=configured, max_times_sampled=2)
+    await fill(buffer, 2)
+    await buffer.set_rate_limiter(TASK, set_since)
+    options = {"rate_limiter": then, "max_times_sampled": 2}
+    if restart == "crash":
+        again = crashed(buffer, **options)
+    else:
+        await buffer.save(tmp_path / "saved")
+        again = fifo(None, **options)
+        await again.resume(tmp_path / "saved")
+    assert limiter_in(again) == found
+    if restart == "crash" and set_since == found:
+        await fill(again, 1)
+        once_more = crashed(again, **options)
+        assert limiter_in(once_more) == found
+        await once_more.close()
+    await buffer.close()
+    await again.close()
+
+
+async def test_a_limiter_that_was_set_and_can_never_proceed_any_more_is_told(tmp_path):
+    buffer = fifo(tmp_path / "store", rate_limiter=Queue(2), capacity=9)
+    await fill(buffer, 1)
+    await buffer.set_rate_limiter(TASK, MinSize(5))
+    with pytest.warns(UserWarning, match=r"goes on with Queue\(size=2\), as configured.*min_size"):
+        again = crashed(buffer, rate_limiter=Queue(2), capacity=3)
+    assert limiter_in(again) == Queue(2)
+    await buffer.close()
+    await again.close()
+
+
+async def test_that_a_group_was_out_is_remembered_over_more_than_one_crash(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await buffer.put(group(status="aborted"), TASK)
+    (items,) = await buffer.get(1, TASK, "aborted")
+    second = crashed(buffer)
+    await fill(second, 1)
+    third = crashed(second)
+    items[0].status = "completed"
+    assert await third.put(items, TASK) == 1
+    assert {row.uid: row.attempts for row in await third.query({})} == {1: 2, 2: 1}
+    for each in (buffer, second, third):
+        await each.close()
+
+
+async def test_a_put_that_is_repeated_is_acknowledged_when_the_first_is_on_disk(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    with stalled(buffer):
+        first = await while_writing(buffer.put(group(), TASK, put_id=1))
+        second = await while_writing(buffer.put(group(), TASK, put_id=1))
+        await quiet()
+        assert not second.done()
+    assert await first == await second == 1
+    await buffer.close()
+
+
+@pytest.mark.parametrize("verb", ["sample", "lease", "take"])
+@pytest.mark.parametrize("resident", [None, 0])
+async def test_what_expires_while_its_hand_out_is_written_is_handed_out_whole(tmp_path, verb, resident):
+    buffer = fifo(tmp_path / "store", max_times_sampled=2, max_resident_bytes=resident)
+    await fill(buffer, 1, versions=[0])
+    calls = {
+        "sample": lambda: buffer.sample(1, TASK, train_step=1),
+        "lease": lambda: buffer.lease({TASK: 1}, train_step=1),
+        "take": lambda: buffer.get(1, TASK, "completed", train_step=1),
+    }
+    with stalled(buffer):
+        reader = await while_writing(calls[verb]())
+        refresh = await while_writing(
+            buffer.refresh_staleness(task_stale_thresholds={TASK: 1}, current_train_step=5)
+        )
+    found = await reader
+    (items,) = {"sample": lambda: [found[0].group], "lease": lambda: found.groups[TASK]}.get(
+        verb, lambda: found
+    )()
+    assert list(items[0].response_ids) == [7, 7]
+    assert await refresh == {TASK: int(verb != "take")}
+    await buffer.close()
+
+
+class Foreign:
+    """A rollout of somebody's own class, which cannot take a uid."""
+
+    __slots__ = ("response_ids", "response_model_steps", "seq_staleness", "status")
+
+    def __init__(self, told):
+        self.status, self.seq_staleness, self.response_ids, self.response_model_steps = told
+
+
+register(
+    Foreign,
+    name="tests.Foreign",
+    encode=lambda item: (item.status, item.seq_staleness, item.response_ids, item.response_model_steps),
+    decode=Foreign,
+)
+
+
+@pytest.mark.parametrize("how", ["taken", "lent"])
+@pytest.mark.parametrize("resident", [None, 0])
+async def test_the_objects_that_were_handed_out_come_back_as_their_group(tmp_path, how, resident):
+    buffer = fifo(tmp_path / "store", max_resident_bytes=resident)
+    await buffer.put([Foreign(("aborted", 0, [5], [0]))], TASK)
+    if how == "taken":
+        (items,) = await buffer.get(1, TASK, "aborted")
+    else:
+        batch = await buffer.lease({TASK: 1}, group_status="aborted")
+        (items,) = batch.groups[TASK]
+        await batch.ack()
+    assert len(await buffer.peek([1])) == 1, "whoever looks gets copies, or the same"
+    items[0].status = "completed"
+    assert await buffer.put(items, TASK) == 1
+    assert await buffer.put([Foreign(("completed", 0, [5], [0]))], TASK) == 2
+    await picture(buffer)
+    await buffer.close()
+
+
+async def test_rollouts_that_are_being_written_stay_in_memory(tmp_path):
+    buffer = fifo(tmp_path / "store", max_resident_bytes=0)
+    with stalled(buffer):
+        writer = await while_writing(buffer.put(group(), TASK))
+        await quiet()  # the commit has begun
+        assert uids_of(await buffer.peek([1])) == [1]
+        assert uids_of(await buffer.peek([1])) == [1]
+    await writer
+    assert uids_of(await buffer.peek([1])) == [1]
     await buffer.close()

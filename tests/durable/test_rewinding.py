@@ -397,3 +397,37 @@ async def test_a_group_that_is_taken_while_it_is_lent_keeps_both_uses_apart(make
     await buffer.rewind(0)
     assert (await row_of(buffer, 1)).times_sampled == 0
     assert buffer._engine.tasks[TASK].counters.samples == 0
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("ttl_s", [None, 0], ids=["in time", "late"])
+@pytest.mark.parametrize("newer", ["sample", "lease"])
+async def test_a_group_is_used_up_by_its_newest_step_whoever_acknowledges_last(make, newer, ttl_s, commits):
+    buffer = make(max_times_sampled=2)
+    await fill(buffer, 1)
+    first = await buffer.lease({TASK: 1}, train_step=1, ttl_s=ttl_s)
+    if newer == "sample":
+        await buffer.sample(1, TASK, train_step=3)
+    else:
+        await (await buffer.lease({TASK: 1}, train_step=3)).ack()
+    await first.ack()
+    assert len(buffer) == 0
+    if commits:
+        assert await buffer.commit(1) == 0, "what step 3 has used may still be undone"
+    assert await buffer.rewind(1) == 1
+    assert (await row_of(buffer, 1)).times_sampled == 1
+    assert drawn(await buffer.sample(1, TASK, train_step=2)) == [1]
+    assert await buffer.commit(2) == 1
+    await books(buffer)
+
+
+async def test_a_lease_of_a_step_that_was_rewound_counts_for_it_all_the_same(make):
+    buffer = make(max_times_sampled=3)
+    await fill(buffer, 1)
+    lost = await buffer.lease({TASK: 1}, train_step=5)
+    await buffer.rewind(1)
+    await buffer.get(1, TASK, "completed", train_step=2)
+    await lost.ack()
+    assert await buffer.rewind(2) == 0, "step 2 has consumed it"
+    assert await buffer.commit(2) == 1
+    await books(buffer)

@@ -5,11 +5,13 @@ import sqlite3
 
 import pytest
 
+from durable.stores import picture, stalled, while_writing
 from durable_errors.samples import (
     TASK,
     alter_payload,
     alter_row,
     check_books,
+    config,
     filled,
     flip,
     group,
@@ -20,7 +22,7 @@ from durable_errors.samples import (
     saved,
     state,
 )
-from reroll import CorruptData, SavedNotFound, StoreFailed, UnsupportedFormat
+from reroll import CorruptData, SavedNotFound, StoreFailed, UnsupportedFormat, WaitTimeout
 from reroll.store import FILE_NAME, open_store
 
 
@@ -100,15 +102,15 @@ def test_a_damaged_group_is_told_when_a_durable_buffer_hands_it_out(make, tmp_pa
     check_books(buffer)
 
 
+def taken(lease):
+    return lease.take() if hasattr(lease, "take") else lease
+
+
 def handed_out(buffer, verb):
     """Ask for three groups, and return which came."""
     if verb == "get":
         return numbers(buffer.get(3, TASK, "completed"))
-    if verb == "sample":
-        samples = buffer.sample(3, TASK)
-    else:
-        lease = buffer.lease({TASK: 3})
-        samples = (lease.take() if hasattr(lease, "take") else lease).samples[TASK]
+    samples = buffer.sample(3, TASK) if verb == "sample" else taken(buffer.lease({TASK: 3})).samples[TASK]
     return [sample.info.uid for sample in samples]
 
 
@@ -120,7 +122,7 @@ def test_a_damaged_group_is_passed_over_by_a_durable_buffer(make, tmp_path, at, 
         alter_payload(path, uid, at)
     buffer = make(store=path, on_corrupt="skip", max_times_sampled=2)
     with pytest.warns(UserWarning, match="group 2 in .* is damaged"):
-        assert handed_out(buffer, verb) == [1, 3]
+        assert handed_out(buffer, verb) == [1, 3, 4], "as if it had not been there"
     assert buffer.ledger()[TASK]["lost"].groups == 1
     buffer.close()
     again = make(store=path, on_corrupt="skip", max_times_sampled=2)
@@ -130,6 +132,63 @@ def test_a_damaged_group_is_passed_over_by_a_durable_buffer(make, tmp_path, at, 
     assert check_books(again)["lost"].groups == 2
     again.save(tmp_path / "saved")
     assert again.put(group(7), TASK) == 7
+
+
+@pytest.mark.parametrize("verb", ["take_batch", "sample", "lease"])
+def test_a_call_that_waits_goes_on_waiting_if_a_damaged_group_makes_it_short(make, tmp_path, verb):
+    path = kept(make, tmp_path)
+    alter_payload(path, 2)
+    buffer = make(store=path, on_corrupt="skip")
+    call = {
+        "take_batch": lambda: buffer.take_batch({TASK: 6}, wait=True, train_step=5, timeout=0),
+        "sample": lambda: buffer.sample(6, TASK, train_step=5, timeout=0),
+        "lease": lambda: taken(buffer.lease({TASK: 6}, wait=True, train_step=5, timeout=0)),
+    }[verb]
+    with pytest.warns(UserWarning, match="group 2 in .* is damaged"), pytest.raises(WaitTimeout):
+        call()
+    ledger = check_books(buffer)
+    assert (ledger["resident"].groups, ledger["lost"].groups, ledger["resident"].trained_groups) == (5, 1, 0)
+    counters = state(path)["engine"]["tasks"][TASK]["counters"]
+    assert (counters["inserts"], counters["samples"], counters["deletes"]) == (5, 0, 0)
+    assert buffer.stats().tasks[TASK].trained.groups == 0
+    assert buffer.put(group(7), TASK) == 7
+    call()
+    assert check_books(buffer)["lost"].groups == 1
+
+
+@pytest.mark.parametrize("status", ["aborted", "failed"])
+def test_damaged_groups_of_other_statuses_are_passed_over_as_well(make, tmp_path, status):
+    buffer = make(store=tmp_path)
+    for number in (1, 2, 3):
+        rollouts = group(number)
+        for item in rollouts:
+            item.status = status
+        buffer.put(rollouts, TASK)
+    buffer.close()
+    alter_payload(tmp_path, 1)
+    again = make(store=tmp_path, on_corrupt="skip")
+    with pytest.warns(UserWarning, match="group 1 in .* is damaged"):
+        groups, counts = again.take_batch({TASK: 2}, group_status=status, wait=True, timeout=60)
+    assert (numbers(groups[TASK]), counts) == ([2, 3], {TASK: 2})
+    assert check_books(again)["lost"].groups == 1
+
+
+async def test_a_batch_whose_step_is_committed_meanwhile_is_short_of_what_is_damaged(tmp_path):
+    buffer = config(store=tmp_path).build()
+    for number in (1, 2, 3):
+        await buffer.put(group(number), TASK)
+    await buffer.close()
+    alter_payload(tmp_path, 2)
+    buffer = config(store=tmp_path, on_corrupt="skip").build()
+    with stalled(buffer):
+        call = await while_writing(buffer.take_batch({TASK: 3}, wait=True, train_step=5))
+        committing = await while_writing(buffer.commit(5))
+    with pytest.warns(UserWarning, match="group 2 in .* is damaged"):
+        groups, counts = await call
+    assert await committing == 3
+    assert (numbers(groups[TASK]), counts) == ([1, 3], {TASK: 2})
+    await picture(buffer)
+    await buffer.close()
 
 
 def test_a_look_at_a_damaged_group_tells_of_it_also_where_it_is_passed_over(make, tmp_path):

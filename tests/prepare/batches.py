@@ -101,26 +101,27 @@ def found_tokens(batches):
     """Return the same as it is in batches; a token that is there twice is an error."""
     found = {}
     for batch in batches:
-        documents = batch.document_ids
+        columns = batch.arrays()
         for place in range(batch.num_tokens):
-            sequence = int(batch.sequence[documents[place]])
+            document = int(columns["document_ids"][place])
+            sequence = int(batch.sequence[document])
             if sequence < 0:
-                assert not batch.response_mask[place]
-                assert not batch.logprob_mask[place]
-                assert batch.weights[place] == batch.advantages[place] == 0
+                assert not columns["response_mask"][place]
+                assert not columns["logprob_mask"][place]
+                assert columns["weights"][place] == columns["advantages"][place] == 0
                 continue
-            token = int(batch.input_ids[place])
+            token = int(columns["input_ids"][place])
             assert token not in found, "a token was doubled"
             found[token] = (
-                int(batch.position_ids[place]),
-                bool(batch.response_mask[place]),
-                float(batch.logprobs[place]),
-                bool(batch.logprob_mask[place]),
-                batch.advantages[place],
-                batch.weights[place],
-                int(batch.versions[place]),
+                int(columns["position_ids"][place]),
+                bool(columns["response_mask"][place]),
+                float(columns["logprobs"][place]),
+                bool(columns["logprob_mask"][place]),
+                columns["advantages"][place],
+                columns["weights"][place],
+                int(columns["versions"][place]),
                 sequence,
-                int(batch.group[documents[place]]),
+                int(batch.group[document]),
             )
     return found
 

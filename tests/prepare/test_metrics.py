@@ -109,7 +109,9 @@ def test_reward_metrics_are_merged():
         )
 
     groups = [group(format=1.0, each=[1.0, 0.0]), group(format=0.0, each=[1.0, 1.0]), group(rare=4)]
-    metrics = generation_metrics(groups, [Verdict.KEPT] * 3)
+    groups.append(group(kind="text", unknown=None, both={"a": 1}))  # no numbers: nothing to tell
+    metrics = generation_metrics(groups, [Verdict.KEPT] * 4)
+    assert len([name for name in metrics if "/reward/" in name]) == 3
     assert metrics["gen/reward/format"] == 0.5
     assert metrics["gen/reward/each"] == 0.75
     assert metrics["gen/reward/rare"] == 4

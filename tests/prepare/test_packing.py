@@ -203,3 +203,28 @@ def test_padding_to_a_length():
     assert pad(table).attention_mask.sum(axis=1).tolist() == [5, 7]
     with pytest.raises(InvalidArgument, match="7 tokens"):
         pad(table, length=6)
+
+
+def test_large_batches_are_written_out_as_small_ones():
+    """More tokens than are repeated, or looked at, at once: columns lie in one block, written piece by piece."""
+    kept = np.arange(30_000) % 3 > 0
+    holes = np.where(np.arange(30_000) % 7_000 == 1, np.nan, -1.0)
+    members = [
+        rollout(
+            5, 30_000, 1.0, logprobs=holes, response_mask=kept, response_model_steps=[1] * 9 + [2] * 29_991
+        ),
+        rollout(4, 40_000, 0.0, finish_reason="length"),
+        *(rollout(3, length, 0.0, logprobs=[-2.0] * length) for length in (20_000, 1, 0)),
+    ]
+    batch = pack(sequences_of([members], mask_truncated=True), 40_004)
+    written = batch.arrays()
+    assert batch.num_tokens > 1 << 16
+    for name, column in written.items():
+        alone = np.concatenate([getattr(row, name) for row in batch])
+        if len(column) == batch.num_tokens and name != "document_ids":
+            assert np.array_equal(column, alone), name
+    assert np.array_equal(written["document_ids"], np.repeat(np.arange(5), np.diff(batch.cu_seqlens)))
+    assert written["response_mask"].sum() == kept.sum() + 20_001
+    assert written["logprob_mask"].sum() == 30_000 - 5 + 20_001
+    assert np.isfinite(written["logprobs"]).all()
+    assert written["logprobs"].sum() == -(30_000 - 5) - 2 * 20_001

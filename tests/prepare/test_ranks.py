@@ -186,3 +186,10 @@ def test_settings_that_cannot_be(wrong):
     settings = {"num_ranks": 2, "pack_length": 8} | wrong
     with pytest.raises(InvalidArgument):
         split(sequences_of([group_of([1.0])]), **settings)
+
+
+def test_a_row_of_sequences_without_tokens_can_be_computed():
+    """Neither prompt nor response has a token; a forward pass over nothing would fail on this rank alone."""
+    parts = split(sequences_of([[rollout(0, 0)], [rollout(0, 3)]]), 2, pack_length=4)
+    assert [[micro.num_tokens for micro in part] for part in parts] in ([[3], [1]], [[1], [3]])
+    assert sum(part.num_tokens for part in parts) == 3

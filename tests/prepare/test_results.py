@@ -43,6 +43,15 @@ def test_a_member_for_each_response():
     assert group_status(group) == Status.COMPLETED
 
 
+def test_no_response_is_an_empty_one():
+    group = to_group(result(responses=((1, 2), ()), finish_reasons=["stop", "error"]))
+    failed = to_group(
+        GenerationResult(prompt_id=1, prompt_ids=[1], responses=[[2], None], finish_reasons=["stop", "error"])
+    )
+    assert [len(member.response_ids) for member in failed] == [1, 0]
+    assert [member.status for member in failed] == [member.status for member in group]
+
+
 def test_versions_token_by_token():
     group = to_group(result(versions=[[1, 2], None], model_step=3))
     assert [member.response_model_steps.tolist() for member in group] == [[1, 2], [3]]

@@ -1,5 +1,6 @@
 """The data set of torch over get_data; without torch it says what to install."""
 
+import pickle
 import sys
 
 import pytest
@@ -39,6 +40,19 @@ def test_steps_of_a_rank():
         tensors = micro_batch.to_torch()
         assert tensors["input_ids"].dtype == torch.int32
         assert tensors["input_ids"].data_ptr() == micro_batch.input_ids.ctypes.data  # no copy
+
+
+def test_a_preparer_is_not_sent_to_another_process():
+    with Preparer(config(1)) as preparer, pytest.raises(InvalidArgument, match="num_workers=0"):
+        pickle.dumps(preparer.get_data)
+
+
+def test_what_a_step_is_made_of_can_be_sent():
+    with Preparer(config(1), [result(1)]) as preparer:
+        data = preparer.get_data(0, 1, 20)
+    again = pickle.loads(pickle.dumps(data))  # noqa: S301  (our own bytes)
+    assert again.metrics == data.metrics
+    assert [micro.input_ids.tolist() for micro in again] == [micro.input_ids.tolist() for micro in data]
 
 
 def test_more_than_one_worker_is_refused(monkeypatch):

@@ -5,6 +5,7 @@ import statistics
 import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result, same_in
+from reroll import WaitTimeout
 from reroll.prepare import Preparer, Prompts
 
 SHARED = (
@@ -95,6 +96,25 @@ def test_too_stale_groups_are_not_trained_and_are_replaced():
         assert data.metrics["gen/expired"] == 1
         assert preparer.put(result(4, version=0)) == 0  # too stale when it comes
         assert mine.wanted == 2
+
+
+def test_what_became_too_stale_while_it_waited_for_room_is_replaced():
+    class Mine(Prompts):
+        wanted = 0
+
+        def replace(self, count):
+            self.wanted += count
+
+    mine = Mine()
+    options = {"async_steps": 0, "max_staleness": 0, "replay_buffer": {"capacity": 1}}
+    with Preparer(config(1, **options), filled([result(1), result(2)]), prompts=mine) as preparer:
+        preparer.get_data(0, 1, TIMEOUT)  # 2 waits for room
+        preparer.done(1)
+        with pytest.raises(WaitTimeout, match="1 of 1 groups are missing"):
+            preparer.get_data(0, 2, 0.1)
+        assert mine.wanted == 1
+        preparer.put(result(3, version=1), timeout=TIMEOUT)
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3]
 
 
 def test_time_is_told():

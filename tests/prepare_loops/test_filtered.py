@@ -151,3 +151,61 @@ def test_what_comes_twice_is_stored_once():
     with Preparer(config(2, unique_prompt_ids=False)) as preparer:
         preparer.put([result(1), result(1)])
         assert len(preparer.get_data(0, 1, TIMEOUT).uids) == 2
+
+
+def test_a_prompt_that_failed_may_come_again():
+    with Preparer(config(1)) as preparer:
+        assert preparer.put(failed(1, ["stop", "error"])) == 0
+        assert preparer.put(failed(1, ["stop", "stop"])) == 1
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1]
+
+
+def test_what_was_filtered_and_comes_again_is_replaced_once():
+    noted = Noted()
+    with Preparer(config(1, filter_zero_std=True), prompts=noted) as preparer:
+        assert preparer.put([result(1, SAME), result(1, SAME)]) == 0
+        assert noted.wanted == 1
+
+
+def test_predicates_are_not_asked_about_what_is_not_complete():
+    with Preparer(config(1, predicates=[lambda group: all(one.reward > 0 for one in group)])) as preparer:
+        unrewarded = failed(1, ["stop", "error"])
+        unrewarded.rewards = None
+        assert preparer.put(unrewarded) == 0
+        assert preparer.buffer.count("train", "failed") == 1
+
+
+def test_an_aborted_group_is_continued():
+    with Preparer(config(1)) as preparer:
+        assert preparer.put(failed(1, ["stop", "abort"])) == 0
+        ((taken, _),) = preparer.buffer.get(1, "train", "aborted")
+        continued = failed(1, ["stop", "stop"])
+        continued.group_uid = taken.group_uid
+        assert preparer.put(continued) == 1
+        assert preparer.get_data(0, 1, TIMEOUT).uids == [taken.group_uid]
+
+
+def test_what_passed_and_became_too_stale_is_not_waited_for():
+    options = {"when_filtered": "yield", "max_staleness": 0, "async_steps": 0}
+    with Preparer(config(1, **options, replay_buffer={"capacity": 9})) as preparer:
+        preparer.put([result(1), result(2), result(3)])
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1]
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == []
+        preparer.put(result(4, version=2))
+        assert prompts_of(preparer.get_data(0, 3, TIMEOUT)) == [4]
+
+
+def test_priorities_come_from_the_advantages_if_asked_for():
+    with Preparer(
+        config(1, async_steps=0, advantage="centered", priorities_from_advantages=True)
+    ) as preparer:
+        preparer.put([result(1, (4.0, 0.0)), result(2, (1.0, 0.0))])
+        assert [row.priority for row in preparer.buffer.query({}, order_by="uid")] == [2.0, 0.5]
+
+
+def test_without_advantages_no_rewards_are_needed():
+    unrewarded = result(1)
+    unrewarded.rewards = None
+    with Preparer(config(1, advantage=None), filled([unrewarded])) as preparer:
+        data = preparer.get_data(0, 1, TIMEOUT)
+        assert not any(micro.advantages.any() for micro in data)

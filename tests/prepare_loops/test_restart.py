@@ -85,6 +85,44 @@ def test_a_trainer_that_falls_back_gets_its_steps_again(tmp_path):
     assert rest == [[7, 8], [9, 10], [11, 12]]
 
 
+def told(metrics):
+    return {name: value for name, value in metrics.items() if not name.startswith("time/")}
+
+
+@pytest.mark.parametrize("when_filtered", ["wait", "yield"])
+def test_what_was_generated_is_told_again_after_a_restart(tmp_path, when_filtered):
+    """Step 2 is prepared, step 3 is not, and every third result was filtered."""
+    options = config(2, filter_zero_std=True, when_filtered=when_filtered)
+    results = [
+        result(n, (float(n), 0.0) if n % 3 else (1.0, 1.0), reward_metrics={"n": n}) for n in range(1, 9)
+    ]
+    with Preparer(options) as preparer:
+        preparer.put(results)
+        preparer.get_data(0, 1, TIMEOUT)
+        state = json.loads(json.dumps(preparer.state(step=1, save_to=tmp_path)))
+        expected = [told(preparer.get_data(0, step, TIMEOUT).metrics) for step in (2, 3)]
+    again = Preparer(options)
+    again.restore(state)
+    with again:
+        assert [told(again.get_data(0, step, TIMEOUT).metrics) for step in (2, 3)] == expected
+    assert expected[0]["gen/filtered/groups"] == 1
+
+
+def test_what_comes_again_after_a_restart_is_not_counted_as_new(tmp_path):
+    """Also when all of it is consumed, and the buffer is empty."""
+    with Preparer(config(2)) as preparer:
+        preparer.put([result(1), result(2)])
+        preparer.get_data(0, 1, TIMEOUT)
+        state = preparer.state(step=1, save_to=tmp_path)
+    again = Preparer(config(2))
+    again.restore(state)
+    with again:
+        again.put([result(n) for n in (1, 2, 3, 4)])
+        data = again.get_data(0, 2, TIMEOUT)
+        assert prompts_of(data) == [3, 4]
+        assert data.metrics["gen/repeated"] == data.metrics["gen/groups"] == 2
+
+
 RUN = """
 import json, os, queue, sys, threading
 from pathlib import Path
@@ -125,7 +163,7 @@ preparer.shutdown()
 """
 
 
-@pytest.mark.parametrize("die_after", [[2, 5], [1, 1, 9], [10]])
+@pytest.mark.parametrize("die_after", [[2, 5], [1, 1, 9]])
 def test_a_killed_process_skips_and_doubles_no_prompt(tmp_path, die_after):
     src, tests = Path(__file__).parents[2] / "src", Path(__file__).parents[1]
     for number, last in enumerate([*die_after, 0]):

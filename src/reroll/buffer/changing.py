@@ -1,6 +1,5 @@
 """The verbs that change what is there."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -134,12 +133,17 @@ class Changing(Shell):
         await disk.written()
 
     async def set_rate_limiter(self, task_name: str, rate_limiter: Limiter) -> None:
-        """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed."""
+        """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed.
+
+        What is saved or kept on disk remembers it, unless it is of a class of your own. A buffer that comes back has it
+        again as long as the configuration has the limiter that it had then.
+        """
         self._check_open()
         task = self._engine.task(checked_task(task_name))
         if isinstance(rate_limiter, StalenessWindow):
             raise InvalidArgument(
                 "a StalenessWindow is given when the buffer is built; here goes a rate limiter"
             )
-        task.settings = dataclasses.replace(task.settings, limiter=limiter_of(rate_limiter))
+        task.set_limiter(limiter_of(rate_limiter))
         self._waits.wake()
+        await self._written()

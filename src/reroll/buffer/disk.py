@@ -56,7 +56,7 @@ class _Commit:
         self.signal = signal
         self.error: BaseException | None = None
         self.is_over = False
-        self.groups: list[Group] = []
+        self.groups: dict[int, Group] = {}  # by uid, whose rollouts are in it
 
 
 class Disk:
@@ -143,9 +143,9 @@ class Disk:
 
     def check_ids(self, group_id: Any, put_id: Any) -> None:
         """Raise NotStorable for ids that could not be written."""
-        if group_id is not None and type(group_id) is not str:
+        if group_id is not None and type(group_id) not in (str, int):
             write_group_id(group_id, allow_pickle=self._allow_pickle)
-        if put_id is not None and type(put_id) is not str:
+        if put_id is not None and type(put_id) not in (str, int):
             write_put_id(put_id, allow_pickle=self._allow_pickle)
 
     def add(self, uid: int | None, encoded: Encoded) -> None:
@@ -173,7 +173,7 @@ class Disk:
             self._next = _Commit(self._waits.signal())
         commit = self._next
         if self._now is None:
-            self._start()
+            self._waits.soon(self._start_if_idle)
         await self._until(commit)
 
     async def drained(self) -> None:
@@ -203,6 +203,10 @@ class Disk:
     def _state(self) -> bytes:
         return write_small(self._groups.engine, self._rest())
 
+    def _start_if_idle(self) -> None:
+        if self._next is not None and self._now is None:
+            self._start()
+
     def _start(self) -> None:
         commit = self._next
         assert commit is not None  # noqa: S101  (whoever starts has made it)
@@ -227,7 +231,7 @@ class Disk:
             return
         self._now = None
         if commit.error is None:
-            self.settle(commit.groups)
+            self.settle(commit.groups.values())
         commit.signal.set()
         if self._next is not None:
             self._start()
@@ -246,7 +250,7 @@ class Disk:
             facts=[*self._facts(gone)],
             state=self._last_state,
         )
-        commit.groups = [group for uid in self._blobs if (group := groups.find(uid)) is not None]
+        commit.groups = {uid: group for uid in self._blobs if (group := groups.find(uid)) is not None}
         self._blobs = {}
         columns.dirty, columns.gone = set(), []
         return change
@@ -381,8 +385,7 @@ class Disk:
         finally:
             self._pinned.subtract(uids)
             self._pinned = +self._pinned
-            if self._next is not None and self._now is None:
-                self._start()
+            self._start_if_idle()
         return [group for uid, group in missing.items() if not self._load(group, loaded[uid])]
 
     def load(self, groups: Sequence[Group]) -> None:
@@ -423,8 +426,10 @@ class Disk:
 
     def settle(self, groups: Iterable[Group]) -> None:
         """Let go of rollouts that do not fit into memory, or were consumed; they are on disk."""
+        being_written = {} if self._now is None else self._now.groups
         for group in groups:
-            if not group.items or group.uid in self._blobs or group.uid in self._held:
+            uid = group.uid
+            if not group.items or uid in self._blobs or uid in being_written or uid in self._held:
                 continue
             if self._groups.is_kept(group.uid) or (
                 self._max_resident_bytes is not None and self._resident > self._max_resident_bytes

@@ -7,9 +7,10 @@ import numpy as np
 
 from reroll.buffer.payloads import Payloads
 from reroll.buffer.put import GroupRules, row_of
-from reroll.engine.columns import LEASED, NO_VERSION, IntArray
+from reroll.engine.columns import LEASED, NO_VERSION, RESIDENT, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.task import COMPLETED, EXPIRED, STATUS_CODE, Task
+from reroll.errors import CorruptData
 from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness
 
 
@@ -81,12 +82,15 @@ class Expiring(Payloads):
         name = list(self.engine.tasks)[columns.task[slot]]
         return uid, int(columns.attempts[slot]), self._refreshes.get(name, 0)
 
-    def forget_told(self, uids: Iterable[int]) -> None:
-        """Let lent groups without versions have staleness 0, as a refresh would have."""
+    def forget_told(self, uids: Iterable[int], place: int = LEASED) -> None:
+        """Let lent groups without versions have staleness 0, as a refresh would have; `place` is where they are now."""
         slots = self.slots(uid for uid in uids if uid in self._slot_of)
         columns = self.engine.columns
-        lent = slots[(columns.place[slots] == LEASED) & (columns.status[slots] != EXPIRED)]
-        columns.staleness[lent[columns.version[lent] == NO_VERSION]] = 0
+        told = slots[(columns.place[slots] == place) & (columns.status[slots] != EXPIRED)]
+        told = told[(columns.version[told] == NO_VERSION) & (columns.staleness[told] != 0)]
+        columns.staleness[told] = 0
+        for task, status, part in self.engine.by_pool(told) if place == RESIDENT else ():
+            task.pools[status].touch(part)
 
     def recheck(self, slots: IntArray) -> None:
         """Let rows that came back expire, if a refresh would have let them meanwhile."""
@@ -149,7 +153,11 @@ class Expiring(Payloads):
         """Let members of one group expire, at once; the group waits in EXPIRED."""
         group, columns = self._group(slot), self.engine.columns
         one = np.array([slot])
-        self.load([group])
+        try:
+            self.load([group])
+        except CorruptData:  # told when somebody is to see it; until then its row is all that there is
+            self._expire_groups(task, int(columns.status[slot]), one)
+            return
         self._before_change(group)
         group.expire_now(staleness)
         summary = summarize(group.items)

@@ -1,21 +1,28 @@
 """One group: its rollouts, and what is known of each member without looking at it again."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
+from reroll.codec import decode
 from reroll.rollout import GroupSummary, Status, expire, read_status, stamp, write_status
 from reroll.rollout.foreign import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.measure import Measure
 from reroll.rollout.staleness import write_staleness
 
+BOUND: Final = 1 << 62
+"""Sums and differences of two smaller numbers fit into a column."""
+Whole = Annotated[int, Meta(ge=0, lt=BOUND)]
+Integer = Annotated[int, Meta(gt=-BOUND, lt=BOUND)]
+
 
 class Applied(NamedTuple):
     """What a put wrote into its rollouts."""
 
-    model_step: int | None = None
-    staleness: tuple[int, ...] | None = None
+    model_step: Integer | None = None
+    staleness: tuple[Integer, ...] | None = None
     failed: bool = False
 
     def to(self, items: Sequence[Any]) -> None:
@@ -34,14 +41,14 @@ class Applied(NamedTuple):
 class Record(NamedTuple):
     """A group without its rollouts, as it is written down."""
 
-    versions: tuple[int | None, ...]
-    trainable: tuple[int | None, ...]
-    version_tokens: dict[int, int]
+    versions: tuple[Integer | None, ...]
+    trainable: tuple[Integer | None, ...]
+    version_tokens: dict[Integer, Integer]
     measure: Measure
-    stale_at: int | None
-    prompt_tokens: int
+    stale_at: Integer | None
+    prompt_tokens: Integer
     applied: Applied
-    emptied: dict[int, int]
+    emptied: dict[int, Integer]
 
 
 _read_record = msgspec.msgpack.Decoder(Record, strict=False).decode
@@ -51,16 +58,18 @@ class Group:
     """The payload of a row. The row decides; rollouts follow when somebody gets to see them.
 
     So a refresh that expires thousands of groups stays quick: they are emptied when they are shown. Where groups are kept
-    on disk, their rollouts may be there only: then `items` is empty until they are loaded.
+    on disk, their rollouts may be there only: then `items` is empty until they are loaded. Those of a buffer that was resumed
+    are bytes until somebody looks.
     """
 
     __slots__ = (
+        "_items",
+        "_packed",
         "_recorded",
         "_stale_at",
         "_told_at",
         "applied",
         "emptied",
-        "items",
         "measure",
         "prompts",
         "trainable",
@@ -71,7 +80,8 @@ class Group:
 
     def __init__(self, uid: int, items: list[Any], summary: GroupSummary, told_at: int | None = None) -> None:
         self.uid = uid
-        self.items = items
+        self._items = items
+        self._packed: bytes | None = None
         self._stale_at: int | None = None
         # What was done to the rollouts since they were encoded; written down where they are kept on disk.
         self.applied = _NOTHING
@@ -90,6 +100,18 @@ class Group:
         self.trainable = summary.member_newest_trainable
         self.version_tokens = summary.version_tokens
         self.measure = summary.measure
+
+    @property
+    def items(self) -> list[Any]:
+        """The rollouts."""
+        if self._packed is not None:
+            self.load(decode(self._packed))
+        return self._items
+
+    @property
+    def packed(self) -> bytes | None:
+        """The rollouts as bytes, if nobody has looked at them yet."""
+        return self._packed
 
     @property
     def stale_at(self) -> int | None:
@@ -187,7 +209,7 @@ class Group:
         record = _read_record(written)
         self = cls.__new__(cls)
         self.uid = uid
-        self.items = []
+        self._items, self._packed = [], None
         self._recorded = _NEVER
         self.versions, self.trainable = record.versions, record.trainable
         self.version_tokens, self.measure = record.version_tokens, record.measure
@@ -201,15 +223,20 @@ class Group:
         self.applied.to(items)
         for item in items:
             write_if_present(item, "group_uid", self.uid)
-        self.items = items
+        self._items = items
+        self._packed = None  # last, for whoever saves reads this first, in another thread
         if self.emptied:
             self.expire_now(self.emptied)
+
+    def pack(self, blob: bytes) -> None:
+        """Have the rollouts as bytes, of which it is known that they can be decoded without any help."""
+        self._packed = blob
 
     def unload(self) -> None:
         """Let go of the rollouts, which are on disk."""
         known = self._recorded[7]
         self.prompts = self.prompt_tokens() if known is None else known
-        self.items = []
+        self._items = []
         self._told_at = None
 
     def encoded(self) -> None:

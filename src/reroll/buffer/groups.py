@@ -88,18 +88,17 @@ class Groups(Expiring):
         completed = put.decide().status is Status.COMPLETED
         return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
 
-    def put(self, put: Put, *, wait: bool = True) -> int | None:
-        """Carry out a put and return the uid, None if the group was dropped. Raises WouldBlock, if it has to wait."""
+    def put(self, put: Put) -> int | None:
+        """Carry out a put, which may be carried out now, and return the uid, None if the group was dropped."""
         decision = put.decide()
-        if wait and decision.status is Status.COMPLETED:
-            self.engine.check_admission(put.task, put.summary.num_bytes)
         self.learn_step(put.task, put.current_train_step)
         applied = put.apply_to_rollouts(decision)
         uid, slot, gone = self._enter(put, decision)
         for item in put.items:
             write_if_present(item, "group_uid", uid)
         group = Group(uid, put.items, put.summary, put.step())
-        group.applied = applied
+        if put.task.settings.is_durable:
+            group.applied = applied
         self._store(slot, group)
         self.flow.put(put.task.name, put.summary, decision.status)
         if decision.dropped:
@@ -166,14 +165,19 @@ class Groups(Expiring):
         ]
 
     def show(self, handed: Handed) -> list[list[Any]]:
-        """Return the rollouts of groups that are handed out."""
+        """Return the rollouts of groups that somebody gets to see."""
         if self.keepers:
             for group in handed.groups:
                 self._before_change(group)
-            if handed.status in RETURNING:
-                for group in handed.groups:
-                    self.out.learn(group)
         return handed.show()
+
+    def hand_over(self, handed: Handed) -> list[list[Any]]:
+        """Return the rollouts of groups that are handed out; those that are rolled again come back by them."""
+        shown = self.show(handed)
+        if handed.status in RETURNING:
+            for group in handed.groups:
+                self.out.learn(group)
+        return shown
 
     def count_handed(self, handed: Handed) -> None:
         """Count what is trained."""
@@ -210,6 +214,10 @@ class Groups(Expiring):
             self._forget(engine.trim_rejected(task))
         self.forget_again(handed)
 
+    def can_take_back(self, handed: Handed) -> bool:
+        """Return whether a hand-out can still be undone: its step was not committed, let go or rewound meanwhile."""
+        return handed.number is None or handed.number in handed.task.log
+
     def forget_again(self, handed: Handed) -> None:
         """Let leases that had ended not know of a hand-out that reached nobody."""
         if handed.again and self.on_take_back is not None:
@@ -225,14 +233,18 @@ class Groups(Expiring):
         if len(handed.consumed):
             self._let_go(np.intersect1d(handed.consumed, self._still_here(handed)))
 
-    def lose(self, handed: Handed, uids: Collection[int]) -> None:
-        """Leave groups out of a hand-out, and give them up: they are damaged."""
+    def lose(self, uids: Iterable[int]) -> None:
+        """Give up groups that are damaged, wherever they are; those that went meanwhile are passed over."""
+        lost = self.all_slots(uid for uid in uids if self.find(uid) is not None)
+        for slot in lost.tolist():
+            self.out.discard(self._group(slot).uid)
+        self.engine.lose(lost)
+        self._forget(lost)
+
+    def leave_out(self, handed: Handed, uids: Collection[int]) -> None:
+        """Leave damaged groups out of what is shown, and give them up."""
         if uids:
-            columns, slots = self.engine.columns, self._still_here(handed)
-            lost = slots[np.isin(columns.uid[slots], list(uids))]
-            for slot in lost.tolist():
-                self.out.discard(self._group(slot).uid)
-            self.give_up(lost)
+            self.lose(group.uid for group in handed.groups if group.uid in uids)
             if len(handed.uses):
                 self.flow.untrained_all(*self._training(handed))
             handed.leave_out(uids)
@@ -263,12 +275,6 @@ class Groups(Expiring):
     def forget_rows(self, slots: IntArray) -> None:
         """Forget groups whose rows are no more."""
         self._forget(slots)
-
-    def give_up(self, slots: IntArray) -> None:
-        """Give up groups that are damaged."""
-        if len(slots):
-            self.engine.lose(slots)
-            self._forget(slots)
 
     def _let_go(self, slots: IntArray) -> None:
         self._forget(let_go_of_consumed(self.engine, slots))
@@ -302,6 +308,8 @@ class Groups(Expiring):
         """Follow what became of rows whose lease ended."""
         for slot in settled.out.tolist():
             self.out.add(self._group(slot))
+        for slot in settled.back.tolist():
+            self.out.discard(self._group(slot).uid)
         self._forget(settled.gone)
 
     def consumed(self, slots: IntArray) -> None:

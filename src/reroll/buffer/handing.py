@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from reroll.buffer.arguments import (
@@ -48,10 +49,13 @@ class HandingOut(Shell):
         among those that want the same. COMPLETED groups are consumed by this; ABORTED and EXPIRED ones are out until
         they are put again. Raises InvalidArgument at once for what can never be met, WaitTimeout, Closed.
         """
-        wanted, status = await self._batch(task_batch_sizes, group_status, wait, timeout, train_step)
-        handed = {task.name: self._groups.take(task, status, n) for task, n in wanted.items() if n}
-        self._changed()
-        shown = await self._deliver(list(handed.values()), lambda: self._take_back(handed.values()))
+        deadline, shown = deadline_of(timeout), None
+        while shown is None:
+            wanted, status = await self._batch(task_batch_sizes, group_status, wait, deadline, train_step)
+            handed = {task.name: self._groups.take(task, status, n) for task, n in wanted.items() if n}
+            self._changed()
+            given = list(handed.values())
+            shown = await self._deliver(given, partial(self._take_back, given))
         groups: dict[str, list[list[Any]]] = {task.name: [] for task in wanted}
         groups.update(zip(handed, shown, strict=True))
         return groups, {name: len(taken) for name, taken in groups.items()}
@@ -106,25 +110,29 @@ class HandingOut(Shell):
             raise InvalidArgument(f"n must be at least 1, not {n}")
         step = checked_step("train_step", train_step)
         task = self._engine.task(checked_task(task_name))
-        if allow_short:
-            self._groups.learn_step(task, step)
-            count = self._engine.available(task, COMPLETED, count)
-        else:
+        if not allow_short:
             self._check_can_be_met({task: count}, COMPLETED, distinct=not replace)
-            await self._until(
-                "sample",
-                {(COMPLETED, task_name): task},
-                lambda: self._engine.can_draw(task, count, replace=replace),
-                deadline,
-                lambda: f" of {n} groups",
-                prepare=lambda: self._learn_steps([task], step),
-            )
-        if not count:
-            await self._written()  # the step
-            return []
-        handed = self._groups.sample(task, count, replace=replace)
-        self._waits.wake()
-        (groups,) = await self._deliver([handed], lambda: self._take_back([handed]))
+        shown = None
+        while shown is None:
+            if allow_short:
+                self._groups.learn_step(task, step)
+                count = self._engine.available(task, COMPLETED, n)
+            else:
+                await self._until(
+                    "sample",
+                    {(COMPLETED, task_name): task},
+                    partial(self._engine.can_draw, task, count, replace=replace),
+                    deadline,
+                    lambda: f" of {n} groups",
+                    prepare=lambda: self._learn_steps([task], step),
+                )
+            if not count:
+                await self._written()  # the step
+                return []
+            handed = self._groups.sample(task, count, replace=replace)
+            self._waits.wake()
+            shown = await self._deliver([handed], partial(self._take_back, [handed]))
+        (groups,) = shown
         return list(map(Sample, groups, handed.infos))
 
     async def is_ready(
@@ -197,12 +205,11 @@ class HandingOut(Shell):
         sizes: Mapping[str, int],
         group_status: Status | str,
         wait: bool,
-        timeout: float | None,
+        deadline: float | None,
         train_step: int | None,
     ) -> tuple[dict[Task, int], int]:
         """Check what is wanted, wait for it if asked, and return how many groups can be handed out now, by task."""
         self._check_open()
-        deadline = deadline_of(timeout)
         status = STATUS_CODE[Status.of(group_status)]
         wanted = self._wanted(sizes)
         step = checked_step("train_step", train_step)
@@ -235,13 +242,16 @@ class HandingOut(Shell):
         train_step: int | None,
     ) -> Batch:
         deadline_of(ttl_s, "ttl_s")  # checked now; it starts when the groups are lent
-        wanted, status = await self._batch(sizes, group_status, wait, timeout, train_step)
-        lease, handed = self._leases.lend(wanted, status, self._end_of(ttl_s))
-        self._changed()
-        shown = await self._deliver(list(handed.values()), lambda: self._unlend(lease, handed.values()))
+        deadline, shown = deadline_of(timeout), None
+        while shown is None:
+            wanted, status = await self._batch(sizes, group_status, wait, deadline, train_step)
+            lease, handed = self._leases.lend(wanted, status, self._end_of(ttl_s))
+            self._changed()
+            given = list(handed.values())
+            shown = await self._deliver(given, partial(self._unlend, lease, given))
         samples: dict[str, list[Sample]] = {task.name: [] for task in wanted}
-        for (name, given), groups in zip(handed.items(), shown, strict=True):
-            samples[name] = list(map(Sample, groups, given.infos))
+        for (name, lent), groups in zip(handed.items(), shown, strict=True):
+            samples[name] = list(map(Sample, groups, lent.infos))
         return Batch(self, lease, samples)
 
     def _unlend(self, lease: int, handed: Iterable[Handed]) -> None:

@@ -1,7 +1,7 @@
 """Leases, on groups: who holds what, until when, and what becomes of it."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
-from reroll.engine.columns import UNCOMMITTED, IntArray
+from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.lending import acknowledge, give_back
 from reroll.engine.task import Task
 from reroll.errors import InvalidArgument, LeaseExpired
@@ -180,6 +180,17 @@ class Leases:
             else:
                 self._end(lease, held)
 
+    def recheck(self, uids: Iterable[int]) -> None:
+        """Let groups whose holders are no more expire, if a refresh would have let them while those had them."""
+        for held in self._ended.values():
+            self._groups.forget_told(self._refreshed_since(held), RESIDENT)
+        self._groups.recheck(self._groups.resident_slots(uids))
+
+    def _refreshed_since(self, held: Held) -> list[int]:
+        """Return the groups of a lease whose task was refreshed since they were lent."""
+        now = {lent: self._groups.edition(lent.uid) for lent in held.lent}
+        return [lent.uid for lent, known in now.items() if known[:2] == lent[:2] and known[2] != lent[2]]
+
     def _changed(self, lease: int) -> None:
         if self.changed is not None:
             self.changed.add(lease)
@@ -199,9 +210,7 @@ class Leases:
 
     def _give_back(self, held: Held) -> None:
         slots = self._slots(held)
-        self._groups.forget_told(
-            [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[2] != lent.refreshes]
-        )
+        self._groups.forget_told(self._refreshed_since(held))
         settled = give_back(self._groups.engine, slots)
         self._groups.settle(settled)
         self._groups.recheck(np.setdiff1d(settled.back, settled.gone))

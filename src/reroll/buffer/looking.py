@@ -157,7 +157,7 @@ class Looking(Shell):
             return [self._groups.show(given) for given in handed]
         damaged = await self._disk.look([group for given in handed for group in given.groups])
         for given in handed:
-            self._groups.lose(given, damaged)
+            self._groups.leave_out(given, damaged)
         shown = [self._groups.show(given) for given in handed]
         self._disk.settle([group for given in handed for group in given.groups])
         return shown

@@ -28,20 +28,22 @@ class Out:
         return uid in self._since
 
     def add(self, group: Group) -> None:
+        """Let a group be out; it is known by the rollouts that were handed over, or by those that it has."""
         self._since[group.uid] = self.now
         self.returned.discard(group.uid)
-        self.learn(group)
+        if group.uid not in self._items:
+            self.learn(group)
 
     def learn(self, group: Group) -> None:
-        """Know a group by its rollouts, once they are here."""
-        if group.uid in self._since:
-            self._forget_items(group.uid)  # loaded anew, they are other objects
-            self._items[group.uid] = group.items
-            self._uid_of.update((id(item), group.uid) for item in group.items)
+        """Know a group that is out, or lent and may soon be, by the rollouts that are handed over now."""
+        self._forget_items(group.uid)  # loaded anew, they are other objects
+        self._items[group.uid] = group.items
+        self._uid_of.update((id(item), group.uid) for item in group.items)
 
     def discard(self, uid: int) -> None:
-        if self._since.pop(uid, None) is not None:
-            self._forget_items(uid)
+        """Learn that a group is here again, or gone."""
+        self._since.pop(uid, None)
+        self._forget_items(uid)
 
     def _forget_items(self, uid: int) -> None:
         for item in self._items.pop(uid, ()):
@@ -72,7 +74,9 @@ class Out:
             raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
         found = set() if uid is None else {uid}
         if self._since or self.returned:
-            found.update(self._uid_of[id(item)] for item in items if id(item) in self._uid_of)
+            found.update(
+                self._uid_of[id(item)] for item in items if self._uid_of.get(id(item)) in self._since
+            )
             if not found:
                 carried = {getattr(item, "group_uid", None) for item in items}
                 found = {

@@ -93,7 +93,13 @@ class Put:
         if step is None:
             staleness = self.summary.member_staleness
         else:
-            staleness = tuple([version_staleness(v, step) for v in self.summary.member_versions])
+            versions = self.summary.member_versions
+            alike = versions.count(versions[0]) == len(versions)  # as mostly
+            staleness = (
+                (version_staleness(versions[0], step),) * len(versions)
+                if alike
+                else tuple([version_staleness(version, step) for version in versions])
+            )
         status = self.summary.status
         expired = self._expired(staleness, step)
         dropped = bool(expired) and not self.retryable

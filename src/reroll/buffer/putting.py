@@ -125,7 +125,7 @@ class Putting(Shell):
         ):  # carried out by another call while this one waited
             await self._written()
             return self._put_ids[put_id]
-        stored = self._groups.put(plan, wait=not is_reserved)
+        stored = self._groups.put(plan)
         if reservation is not None:
             self._reservations.settle(reservation)
         if put_id is not None:

@@ -5,6 +5,7 @@ Rows change a few at a time, uses, leases and put ids are added and dropped, and
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -15,8 +16,8 @@ from reroll.buffer import written
 from reroll.buffer.group import Group
 from reroll.buffer.leases import Held
 from reroll.buffer.written import KIND, trusting_nothing
-from reroll.codec import RefReader, decode, encode
-from reroll.engine.columns import PLACES, IntArray
+from reroll.codec import RefReader, count_plain_rollouts, decode, encode
+from reroll.engine.columns import LEASED, PLACES, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.state import small_state_of
 from reroll.engine.task import STATUSES
@@ -50,6 +51,12 @@ class Memory(NamedTuple):
     put_ids: dict[Any, int | None]
     leftovers: list[int]
     """Uids of rows that are none of its groups: they are damaged, or of a resume that did not come to its end."""
+
+    def lent(self) -> list[int]:
+        """Return the groups that only holders of leases had."""
+        rows = self.engine["rows"]
+        uids: list[int] = rows["uid"][rows["place"] == LEASED].tolist()
+        return uids
 
 
 def write_rows(engine: Engine, slots: IntArray, groups: Sequence[Group], *, allow_pickle: bool) -> list[Row]:
@@ -90,7 +97,15 @@ def write_use(task_name: str, used: Used) -> bytes:
 
 def write_group_id(group_id: Any, root: str = "group_id", *, allow_pickle: bool) -> bytes:
     """Return the id that a user gave a group. Raises NotStorable."""
+    if type(group_id) is int or type(group_id) is str:
+        return _write_atom(group_id)
     return encode(group_id, root=root, allow_pickle=allow_pickle)
+
+
+@lru_cache(maxsize=1 << 14, typed=True)
+def _write_atom(group_id: int | str) -> bytes:
+    # A row is written again whenever it changes, and most groups have such an id.
+    return encode(group_id)
 
 
 def write_put_id(put_id: Any, *, allow_pickle: bool) -> bytes:
@@ -162,6 +177,17 @@ def _read_uses(facts: Iterable[tuple[Any, bytes]], tasks: Iterable[str]) -> dict
         task_name, step, parts = written.use(record, tasks)
         uses.setdefault(task_name, {})[number] = Used(step, *parts)
     return uses
+
+
+def check_rollouts(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:
+    """Return the same, or the bytes themselves if they can be decoded later, without help and without fail."""
+    try:
+        count = count_plain_rollouts(blob, partial=group.applied.model_step is not None)
+    except (CorruptData, UnsupportedFormat):
+        count = None
+    if count == len(group.versions):
+        return blob
+    return read_rollouts(blob, group, path, refs=refs, allow_pickle=allow_pickle)
 
 
 def read_rollouts(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:

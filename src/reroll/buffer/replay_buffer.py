@@ -11,5 +11,7 @@ class ReplayBuffer(Putting, HandingOut, Changing, Saving, Looking):
     """Groups of rollouts, per task, with status, policy versions and staleness. Made by `ReplayBufferConfig.build()`.
 
     All methods but `len()` are coroutines. Arguments are checked before anything changes, on the buffer and on the
-    caller's objects; cancelling any call loses and duplicates nothing. After `close()` every call raises Closed.
+    caller's objects; cancelling any call loses and duplicates nothing. Where groups are kept on disk, a put that is
+    cancelled while it is being written may be stored: repeated with its `put_id`, it is stored once. After `close()` every
+    call raises Closed.
     """

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from reroll.buffer.arguments import checked_step
 from reroll.buffer.disk import Damaged
 from reroll.buffer.group import Group
-from reroll.buffer.recording import Memory, read, read_rollouts
+from reroll.buffer.recording import Memory, check_rollouts, read
 from reroll.buffer.references import OBJECT, PutAgain, Whole
 from reroll.buffer.shell import Shell
 from reroll.buffer.snapshot import Snapshot
@@ -24,9 +24,9 @@ class Saving(Shell):
         """Save the buffer as it is now to a directory, which is made with its parents; others go on meanwhile.
 
         One file, `replay_buffer.sqlite`, takes the place of the one that was there, as a whole: a crash leaves the old or
-        the new one. Leases count as returned, reservations as released, groups that are out as back. Raises NotStorable
-        (naming the path inside a group), StoreFailed, StoreLocked, CorruptData for a group of a durable buffer that was
-        altered on disk: then the old file is untouched.
+        the new one. Leases count as returned, reservations as released, groups that are out as back, up to the last token
+        that all fields of a rollout tell of. Raises NotStorable (naming the path inside a group), StoreFailed, StoreLocked,
+        CorruptData for a group of a durable buffer that was altered on disk: then the old file is untouched.
         """
         self._check_open()
         if self._disk is not None:
@@ -70,11 +70,10 @@ class Saving(Shell):
             )
         )
         self._become(memory, find_saved(path))
-        self._groups.give_up(
-            self._groups.all_slots(uid for uid in lost if self._groups.find(uid) is not None)
-        )
+        self._groups.lose(lost)
         if self._disk is not None:
             await self._disk.take_over(path)
+        self._leases.recheck(memory.lent())
 
     async def commit(self, step: int) -> int:
         """Tell that the trainer's own checkpoint of this step is on disk; return how many groups are used for good.
@@ -143,16 +142,18 @@ def _load(
             raise CorruptData(f"{saved.path} holds no buffer; name the directory that one was saved to")
         lost: list[int] = []
         references = _references(saved, keep=keep, allow_pickle=allow_pickle)
-        for group, items in _payloads(saved, memory.groups, references, skip, allow_pickle):
-            if isinstance(items, CorruptData):
+        for group, found in _payloads(saved, memory.groups, references, skip, allow_pickle):
+            if isinstance(found, CorruptData):
                 if on_corrupt == "raise":
                     raise CorruptData(
-                        f"group {group.uid} in {saved.path} is damaged ({items}); restore the file from a copy, or "
+                        f"group {group.uid} in {saved.path} is damaged ({found}); restore the file from a copy, or "
                         'resume with on_corrupt="skip" to leave such groups out'
-                    ) from items
+                    ) from found
                 lost.append(group.uid)
+            elif keep and isinstance(found, bytes):
+                group.pack(found)
             elif keep:
-                group.load(items)
+                group.load(found)
     return memory, lost
 
 
@@ -166,12 +167,13 @@ def _references(saved: Saved, *, keep: bool, allow_pickle: bool) -> RefReader:
 def _payloads(
     saved: Saved, groups: list[Group], references: RefReader, skip: bool, allow_pickle: bool
 ) -> Iterator[tuple[Group, Any]]:
+    """Yield each group with its rollouts, with their bytes where those can wait, or with why there is neither."""
     by_uid = {group.uid: group for group in groups}
     damaged: list[int] = []
     for uid, blob in saved.all_payloads(damaged.append):
         group = by_uid.pop(uid, None)
         if group is not None:
-            yield group, read_rollouts(blob, group, saved.path, refs=references, allow_pickle=allow_pickle)
+            yield group, check_rollouts(blob, group, saved.path, refs=references, allow_pickle=allow_pickle)
         elif not skip:
             raise CorruptData(
                 f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy, or resume with "

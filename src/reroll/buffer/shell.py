@@ -83,6 +83,7 @@ class Shell:
                 here = [group.uid for group in memory.groups]
                 lost = np.setdiff1d(store.payload_uids(), here).tolist()
                 self._engine.columns.gone += [*memory.leftovers, *lost]
+            self._leases.recheck(memory.lent())
         self._disk = disk
 
     def _become(self, memory: Memory, path: Path) -> None:
@@ -125,12 +126,17 @@ class Shell:
         if self._disk is not None:
             await self._disk.written()
 
-    async def _deliver(self, handed: Sequence[Handed], undo: Callable[[], None]) -> list[list[list[Any]]]:
-        """Return the rollouts of what is handed out, when that is on disk; whoever is cancelled meanwhile got nothing."""
+    async def _deliver(
+        self, handed: Sequence[Handed], undo: Callable[[], None]
+    ) -> list[list[list[Any]]] | None:
+        """Return the rollouts of what is handed out, when that is on disk; whoever is cancelled meanwhile got nothing.
+
+        Return None if some are damaged and to be passed over: they are given up, and the caller chooses anew.
+        """
         for given in handed:
             self._groups.count_handed(given)
         if self._disk is None:
-            return [self._groups.show(given) for given in handed]
+            return [self._groups.hand_over(given) for given in handed]
         groups = [group for given in handed for group in given.groups]
         try:
             damaged = await self._disk.secure(groups)
@@ -138,9 +144,17 @@ class Shell:
             undo()
             self._changed()
             raise
-        for given in handed:
-            self._groups.lose(given, damaged)
-        shown = [self._groups.show(given) for given in handed]
+        if damaged and all(map(self._groups.can_take_back, handed)):
+            self._disk.release(groups)
+            undo()
+            self._groups.lose(damaged)
+            self._disk.settle(groups)
+            self._changed()
+            await self._disk.written()
+            return None
+        for given in handed:  # final already
+            self._groups.leave_out(given, damaged)
+        shown = [self._groups.hand_over(given) for given in handed]
         self._disk.release(groups)
         for given in handed:
             self._groups.let_go(given)

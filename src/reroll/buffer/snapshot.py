@@ -9,14 +9,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
+from reroll.buffer.halfway import as_far_as_written
 from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import rows_of_columns, write_put_id, write_small, write_use
 from reroll.buffer.references import OBJECT, Held, References, nothing_is_stored
 from reroll.codec import encode
+from reroll.engine.columns import LEASED, OUT
+from reroll.engine.task import RETURNING
 from reroll.store import Blob, Change, Fact
 
 _AT_ONCE: Final = 32
@@ -49,20 +53,20 @@ class Snapshot:
             for name, task in engine.tasks.items()
             for number, used in task.log.records().items()
         ]
-        # Their holders write into them as they please, without telling.
-        for group in self._groups:
-            if group.uid in groups.out:
-                self.before_change(group)
+        # Producers write into what they have as they please, without telling.
+        columns = engine.columns
+        rolled = (columns.place[alive] == OUT) | (
+            (columns.place[alive] == LEASED) & np.isin(columns.status[alive], RETURNING)
+        )
+        for place in np.flatnonzero(rolled).tolist():
+            group = self._groups[place]
+            self._keep(group, list(map(as_far_as_written, group.items)))
 
     # --- for the buffer
 
     def before_change(self, group: Group) -> None:
         """Encode a group as it is, if that was not done yet."""
-        with self._lock:
-            if group.uid in self._pending:
-                self._pending.discard(group.uid)
-                self._records.setdefault(group.uid, group.record())
-                self._blobs[group.uid] = self._encode(group)
+        self._keep(group)
 
     def before_record(self, group: Group) -> None:
         """Note what is known of a group; its rollouts stay as they are for now."""
@@ -76,23 +80,35 @@ class Snapshot:
     def forget(self, group: Group) -> None:
         """Nothing to do: it is still referred to."""
 
+    def _keep(self, group: Group, items: list[Any] | None = None) -> None:
+        with self._lock:
+            if group.uid in self._pending:
+                self._pending.discard(group.uid)
+                self._records.setdefault(group.uid, group.record())
+                self._blobs[group.uid] = self._encode(group, items)
+
     # --- for the thread
 
     def changes(self) -> Iterator[Change]:
         """Yield all that is to be written."""
+        records: list[bytes] = []
         for start in range(0, len(self._groups), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             groups = self._groups[part]
             payloads: list[tuple[int, Blob]] = []
-            records: list[bytes] = []
             for group in groups:
                 record, blob = self._take(group)
                 records.append(record)
                 payloads.append((group.uid, blob))
-            rows = {name: column[part] for name, column in self._rows.items()}
             self._groups[part] = [None] * len(groups)  # type: ignore[list-item]  # written ones may go
-            written = rows_of_columns(rows, self._tasks, records, allow_pickle=self._allow_pickle)
-            yield Change(rows=written, payloads=payloads)
+            del groups, group
+            yield Change(payloads=payloads)
+            del payloads
+        for start in range(0, len(records), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            rows = {name: column[part] for name, column in self._rows.items()}
+            written = rows_of_columns(rows, self._tasks, records[part], allow_pickle=self._allow_pickle)
+            yield Change(rows=written)
         facts: list[Fact] = [("lease", lease, record) for lease, record in self._leases.items()]
         facts += [
             ("put_id", write_put_id(put_id, allow_pickle=self._allow_pickle), msgspec.msgpack.encode(uid))
@@ -112,12 +128,17 @@ class Snapshot:
             record = self._records.pop(group.uid, None) or group.record()
             return record, self._encode(group)
 
-    def _encode(self, group: Group) -> bytes:
+    def _encode(self, group: Group, items: list[Any] | None = None) -> bytes:
+        """Return the rollouts of a group as bytes, or these instead."""
+        if items is None:
+            if (packed := group.packed) is not None:
+                return packed
+            items = group.items
         held = Held(self._references)  # for good: a snapshot is saved as it is
         for left in reversed(range(_TRIES)):
             try:
                 blob = encode(
-                    group.items,
+                    items,
                     refs=held,
                     root=f"group {group.uid}: rollouts",
                     allow_pickle=self._allow_pickle,

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
 from reroll.buffer.flow import TaskFlow
-from reroll.buffer.group import Group
+from reroll.buffer.group import BOUND, Group, Integer, Whole
 from reroll.buffer.leases import Held
 from reroll.engine.columns import NO_VERSION
 from reroll.engine.ledger import BUCKETS, PUT
@@ -28,12 +28,7 @@ from reroll.rollout.group import look_at_all
 
 KIND: Final = "replay buffer"
 
-_BOUND: Final = 1 << 62
-"""Sums and differences of two smaller numbers fit into a column."""
 _BITS: Final = 64
-
-Whole = Annotated[int, Meta(ge=0, lt=_BOUND)]
-Integer = Annotated[int, Meta(gt=-_BOUND, lt=_BOUND)]
 
 
 class _Counters(TypedDict):
@@ -48,9 +43,15 @@ class _Pool(TypedDict):
     remover: dict[str, Any] | None
 
 
+class _Limiter(TypedDict):
+    set: dict[str, Any]
+    instead_of: dict[str, Any] | None
+
+
 class _Task(TypedDict):
     sampler: str
     remover: str | None
+    limiter: NotRequired[_Limiter | None]
     counters: _Counters
     ledger: dict[str, tuple[Integer, Integer, Integer, Integer]]
     step: Whole | None
@@ -149,7 +150,7 @@ def _check_selector(state: Mapping[str, Any], last_uid: int) -> None:
         if isinstance(value, dict):
             _check_selector(value, last_uid)
         # No more rows than were ever put had to find room at once.
-        bound = 4 * (last_uid + _BITS) if name.endswith("_capacity") else _BOUND
+        bound = 4 * (last_uid + _BITS) if name.endswith("_capacity") else BOUND
         if isinstance(value, int) and abs(value) >= bound and value != NO_VERSION:
             raise CorruptData(f"a selector has the {name} {value}; restore it from a copy")
 
@@ -205,7 +206,7 @@ def check_rows(columns: Mapping[str, Any], last_uid: int, leases: Iterable[Held 
         if name == "priority":
             is_right = np.isfinite(column) & (column >= 0)
         else:
-            largest = _LARGEST_OF.get(name, _BOUND)
+            largest = _LARGEST_OF.get(name, BOUND)
             is_right = (column <= largest) & (column >= (-largest if name in _SIGNED else 0))
             if name in _SIGNED:
                 is_right |= column == NO_VERSION
@@ -219,26 +220,14 @@ def check_rows(columns: Mapping[str, Any], last_uid: int, leases: Iterable[Held 
 
 
 def check_group(group: Group) -> None:
-    """Raise CorruptData if what is known of a group is nothing that a buffer writes."""
+    """Raise CorruptData if what is known of a group is nothing that a buffer writes; its numbers were read as such."""
     count = len(group.versions)
-    numbers = [
-        *group.versions,
-        *group.trainable,
-        *group.version_tokens,
-        *group.version_tokens.values(),
-        *(group.emptied or {}).values(),
-        *(group.applied.staleness or ()),
-        group.applied.model_step,
-        group.prompts,
-        group.stale_at,
-    ]
     if (
         not count
         or len(group.trainable) != count
         or len(group.applied.staleness or group.versions) != count
         or not (group.emptied or {}).keys() <= set(range(count))
-        or any(bits >= _BITS for bits in group.measure.bits)
-        or any(number is not None and abs(number) >= _BOUND for number in numbers)
+        or max(group.measure.bits, default=0) >= _BITS
     ):
         raise CorruptData(f"what is known of group {group.uid} is nothing that a buffer writes")
 

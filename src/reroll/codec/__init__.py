@@ -5,7 +5,7 @@ arrays        arrays beside the body, aligned, each once; dtypes, scalars, tenso
 encoding      `encode`: lowering makes values plain, search finds the path of what cannot be stored
 decoding      `decode`: bytes to values, which trusts nothing
 registry      `register`: classes of the user; recipes take them apart and put them together
-rollouts      `Rollout` as a row
+rollouts      `Rollout` as a row; plain_rollouts tells whether rows can be read later
 plain_values  dates, paths and other small things
 codes         the numbers of types in the format
 refs          Ray references as numbers
@@ -16,6 +16,7 @@ The layout is in docs/format.md. The codec does no I/O.
 from reroll.codec.decoding import decode
 from reroll.codec.encoding import encode
 from reroll.codec.framing import FORMAT_VERSION
+from reroll.codec.plain_rollouts import count_plain_rollouts
 from reroll.codec.refs import RefReader, RefWriter
 from reroll.codec.registry import register
 from reroll.codec.search import Unstorable, find_unstorable
@@ -25,6 +26,7 @@ __all__ = [
     "RefReader",
     "RefWriter",
     "Unstorable",
+    "count_plain_rollouts",
     "decode",
     "encode",
     "find_unstorable",

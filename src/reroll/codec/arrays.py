@@ -55,6 +55,27 @@ class ArrayWriter:
         self._index_of[id(array)] = index
         return index
 
+    def add_columns(self, row: list[Any], types: Sequence[int]) -> None:
+        """Put numbers in place of the arrays that a row begins with: what is no None and no True there.
+
+        For a `Rollout`, which made sure that each is contiguous, of one dimension, and of the type with this code.
+        Groups spend most of their encoding here.
+        """
+        index_of, table, buffers = self._index_of, self.table, self.buffers
+        for at, code in enumerate(types):
+            array = row[at]
+            if array is None or array is True:
+                continue
+            index = index_of.get(id(array))
+            if index is None:
+                size = len(array)
+                index = index_of[id(array)] = len(table)
+                table.append((code, size))
+                buffers.append(array)
+                if padding := -size * SIZES[code] & _PAD:
+                    buffers.append(PADDING[padding])
+            row[at] = index
+
     def add_buffer(self, code: Any, shape: Any, buffer: Any, nbytes: int) -> int:
         """Return the number of an array that is given as its bytes."""
         table = self.table
@@ -114,6 +135,16 @@ def read_arrays(table: Any, blob: memoryview, start: int) -> list[Array]:
     if at != size:
         raise CorruptData(f"arrays end at byte {at} of {size}")
     return arrays
+
+
+def end_of_arrays(table: Sequence[tuple[int, int]], start: int) -> int | None:
+    """Return where the arrays of a table of usual ones end, None if one is of an unusual type."""
+    at = (start + _PAD) & ~_PAD
+    for code, size in table:
+        if code >= _CODES:
+            return None
+        at += (size * SIZES[code] + _PAD) & ~_PAD
+    return at
 
 
 def _aligned(blob: memoryview) -> memoryview:

@@ -5,6 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 from reroll.codec.arrays import Array, ArrayWriter
+from reroll.codec.dtypes import CODES
 from reroll.codec.limits import Refusal
 from reroll.errors import CorruptData, InvalidArgument, UnsupportedFormat
 from reroll.rollout import Rollout, Status, VersionRuns
@@ -18,8 +19,8 @@ PLAIN_AT: Final = STATE_SLOTS.index("group_uid")
 _STATUSES: Final = {status.value: status for status in Status}
 _INT32, _FLOAT32, _UINT8 = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint8)
 _ARRAY_TYPES: Final = (_INT32, _INT32, _INT32, _FLOAT32, _UINT8, _INT32, _INT32)
-_NUM_ARRAYS: Final = len(_ARRAY_TYPES)
-_ARRAYS_AT: Final = tuple(range(_NUM_ARRAYS))
+_ARRAY_CODES: Final = tuple(CODES[dtype] for dtype in _ARRAY_TYPES)
+_ARRAYS_AT: Final = tuple(range(len(_ARRAY_TYPES)))
 _TOKENS_AT: Final = STATE_SLOTS.index("_tokens")
 _DERIVED: Final = True
 _NONE: Final = type(None)
@@ -31,10 +32,7 @@ def write_row(rollout: Rollout, arrays: ArrayWriter) -> list[Any]:
         row = list(rollout.state())
     except AttributeError as error:
         raise Refusal(f"a Rollout that is not complete: {error}") from error
-    add = arrays.add
-    for at, value in enumerate(row[:_NUM_ARRAYS]):
-        if value is not None and value is not _DERIVED:
-            row[at] = add(value)
+    arrays.add_columns(row, _ARRAY_CODES)
     row[VERSIONS_AT] = row[VERSIONS_AT].parts
     return row
 

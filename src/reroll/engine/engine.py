@@ -204,7 +204,7 @@ class Engine(Moves):
             if task.settings.remover is None:
                 task.num_bytes += int(columns.num_bytes[slots[lent]].sum())
             slots = slots[~lent]
-        return self.consume(task, slots, step) if len(slots) else slots
+        return self.use_up(task, slots, step) if len(slots) else slots
 
     def take(self, task: Task, status: int, n: int, step: int | None = None) -> tuple[IntArray, IntArray]:
         """Take up to n groups out, in the sampler's order; return their slots, and which of them have no row any more.

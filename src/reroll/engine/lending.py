@@ -92,7 +92,7 @@ def acknowledge(engine: Engine, slots: IntArray, steps: Steps) -> Settled:
             out.append(done)
         elif status == COMPLETED:
             task.leased -= len(done)
-            gone.append(engine.consume(task, done, steps.get(task.name), "leased"))
+            gone.append(engine.use_up(task, done, steps.get(task.name), PLACES[LEASED]))
         else:
             task.ledger.move("leased", STATUSES[status].value, engine.amount(done))
             columns.release(done)

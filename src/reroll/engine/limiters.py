@@ -247,6 +247,11 @@ def limiter_options(limiter: Limiter) -> dict[str, Any]:
     return {"type": limiter.type, **asdict(limiter)}  # type: ignore[call-overload]
 
 
+def known_options(limiter: Limiter) -> dict[str, Any] | None:
+    """Return the same, None for a limiter that only its user knows."""
+    return limiter_options(limiter) if type(limiter) in LIMITERS.values() else None
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

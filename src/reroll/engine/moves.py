@@ -182,6 +182,19 @@ class Moves:
             task.log.keep(step, slots)
         return NOBODY
 
+    def use_up(
+        self, task: Task, slots: IntArray, step: int | None, source: str = PLACES[RESIDENT]
+    ) -> IntArray:
+        """Consume rows by the last of their uses; return those that have no row any more.
+
+        Leases may be acknowledged in any order, so a later step may have used them before.
+        """
+        if task.settings.max_times_sampled == 1 or not task.log.after(step):
+            return self.consume(task, slots, step, source)
+        by_step = task.log.newest(step, self.columns, slots)
+        gone = [self.consume(task, part, newest, source) for newest, part in by_step.items()]
+        return np.concatenate([NOBODY, *gone])
+
     def refund(self, task: Task, status: int, slots: IntArray) -> None:
         """Tell the limiter of COMPLETED rows that leave otherwise than by use; as if never there, if never sampled."""
         if status == COMPLETED:

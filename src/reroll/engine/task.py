@@ -4,7 +4,7 @@ import math
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from reroll.engine.ages import Ages
 from reroll.engine.columns import LEASED, NO_VERSION, RESIDENT, UNCOMMITTED, Columns
 from reroll.engine.ledger import Ledger
-from reroll.engine.limiters import Counters, Limiter, Unlimited
+from reroll.engine.limiters import Counters, Limiter, Unlimited, known_options, limiter_of
 from reroll.engine.pool import Pool
 from reroll.engine.proceeds import check_proceeds
 from reroll.engine.selectors.selector import SelectorSpec
@@ -118,6 +118,7 @@ class Task:
         self.name = name
         self.code = code
         self.settings = settings
+        self._configured = settings.limiter
         self.counters = Counters()
         self.ledger = Ledger()
         self.step: int | None = None
@@ -141,6 +142,10 @@ class Task:
         if settings.expires:
             for status in EXPIRABLE:
                 self.pools[status].ages = Ages(columns)
+
+    def set_limiter(self, limiter: Limiter) -> None:
+        """Have another limiter than configured. Raises InvalidConfig for what can never proceed."""
+        self.settings = replace(self.settings, limiter=limiter)
 
     def learn_step(self, step: int | None) -> None:
         """Remember the largest training step that was told."""
@@ -199,6 +204,7 @@ class Task:
         return {
             "sampler": _kind(self.settings.sampler),
             "remover": None if self.settings.remover is None else _kind(self.settings.remover),
+            "limiter": self._limiter_state(),
             "counters": self.counters.state(),
             "ledger": self.ledger.state(),
             "step": self.step,
@@ -212,6 +218,7 @@ class Task:
     def restore(self, state: Mapping[str, Any], columns: Columns, uses: Mapping[int, Used]) -> None:
         """Become what `state` told; the rows are back in the columns. Raises InvalidConfig for other selectors."""
         self._check_selectors(state)
+        self._restore_limiter(state.get("limiter"))
         self.counters.restore(state["counters"])
         self.ledger.restore(state["ledger"])
         self.step = state["step"]
@@ -228,6 +235,29 @@ class Task:
         mine = mine[columns.place[mine] == RESIDENT]
         for status, (pool, saved) in enumerate(zip(self.pools, state["pools"], strict=True)):
             pool.restore(saved, mine[columns.status[mine] == status])
+
+    def _limiter_state(self) -> dict[str, Any] | None:
+        """Return the limiter that was set at run time, and the one that was configured; None if it is that."""
+        mine = known_options(self.settings.limiter)
+        if mine is None or self.settings.limiter == self._configured:
+            return None
+        return {"set": mine, "instead_of": known_options(self._configured)}
+
+    def _restore_limiter(self, state: Mapping[str, Any] | None) -> None:
+        """Have the limiter again that was set at run time, unless another one was configured since: that is newer."""
+        if state is None:
+            return
+        before, now = state["instead_of"], known_options(self._configured)
+        try:
+            if (before is None and now is None) or (before and limiter_of(before) == self._configured):
+                self.set_limiter(limiter_of(state["set"]))
+        except InvalidConfig as error:
+            warnings.warn(
+                f"task {self.name!r} goes on with {self._configured}, as configured: {state['set']}, which was set at "
+                f"run time, does not fit the configuration any more ({error})",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _check_selectors(self, state: Mapping[str, Any]) -> None:
         for role in ("sampler", "remover"):

@@ -35,6 +35,9 @@ class UseLog:
         """Return how many steps may still be undone."""
         return len(self._used)
 
+    def __contains__(self, number: int) -> bool:
+        return any(number in records for records in self._used.values())
+
     @property
     def oldest(self) -> int:
         """The oldest step that may still be undone."""
@@ -83,11 +86,24 @@ class UseLog:
             slots += self.kept.pop(step, [])
         return used, np.concatenate(slots)
 
+    def newest(self, step: int | None, columns: Any, slots: IntArray) -> dict[int | None, IntArray]:
+        """Return rows by the newest step that used them; `step` is one that did."""
+        editions = list(zip(columns.uid[slots].tolist(), columns.attempts[slots].tolist(), strict=True))
+        newest = dict.fromkeys(editions, step)
+        for later in sorted(self.after(step)):
+            for used in self._used.get(later, {}).values():
+                known = zip(used.uids.tolist(), used.attempts.tolist(), strict=True)
+                newest.update((one, later) for one in known if one in newest)
+        places: dict[int | None, list[int]] = {}
+        for place, edition in enumerate(editions):
+            places.setdefault(newest[edition], []).append(place)
+        return {last: slots[found] for last, found in places.items()}
+
     def upto(self, step: int) -> list[int]:
         return [known for known in self._steps() if known <= step]
 
-    def after(self, step: int) -> list[int]:
-        return [known for known in self._steps() if known > step]
+    def after(self, step: int | None) -> list[int]:
+        return [known for known in self._steps() if step is None or known > step]
 
     def records(self) -> dict[int, Used]:
         """Return all uses by number."""

@@ -7,14 +7,15 @@ sequences   `Sequences`, the one table of what is indexed together; members read
 packing     rows of bounded length and micro-batches; building writes them into a `PackedBatch`
             (packed, columns), padding pads them
 ranks       the part of each rank, balanced, with the counts of the whole
-metrics     numbers about what was generated, what is trained, how it was packed
+metrics     numbers about what was generated (outcomes), what is trained, how it was packed
 
 All of these are pure functions over numpy arrays: nothing waits, nothing is sent. Over them stands what runs:
 
 config      `PrepareConfig`, with the buffer's configuration inside
 step        one step: from groups to the batch of each rank, with its metrics; arrivals: what is counted for it
 intake      results into the buffer; sources: where they come from; prompts: who asks for them
-taking      the groups of a step, under a lease; steps: which are prepared, and who asked for which
+taking      the groups of a step, under a lease; steps: which are prepared, and who asked for which; settling: which are
+            consumed
 preparer    `Preparer` for threads over `AsyncPreparer`: the loops, and the only place that waits
 dataset     a data set of torch over it
 """

@@ -1,108 +1,121 @@
-"""What was generated for a step: results as they came, until the step that they are counted for is drawn."""
+"""What was generated for a step: results as they came, until the step that they are counted for is trained."""
 
-from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from reroll.prepare.filters import Verdict
-from reroll.rollout import Rollout
-from reroll.rollout.model import STATE_SLOTS
-
-_PROMPT, _RESPONSE = STATE_SLOTS.index("_prompt_ids"), STATE_SLOTS.index("_response_ids")
-_PER_TOKEN: Final = tuple(
-    STATE_SLOTS.index(name) for name in ("_tokens", "_logprobs", "_response_mask", "_input_ids", "_labels")
-)
-_ZERO: Final = np.zeros((), np.int32)
+from reroll.prepare.outcomes import Outcome
 
 
 class Arrival(NamedTuple):
     """One group that was generated, and what became of it."""
 
-    group: list[Rollout]
-    verdict: Verdict
     uid: int | None
     """In the buffer; None if it was left out."""
+    outcome: Outcome
 
 
 @dataclass(slots=True)
 class Generated:
     """What is counted for one step."""
 
-    arrivals: list[Arrival] = field(default_factory=list)
-    others: Counter[str] = field(default_factory=Counter)
+    arrivals: Mapping[str, Collection[Arrival]]
+    """By task."""
+    others: Counter[str]
     """Results that became no group to train on, by what happened to them."""
+
+    def outcomes(self, task: str | None = None) -> list[Outcome]:
+        """Return what was generated, for one task or for all."""
+        chosen = self.arrivals.values() if task is None else [self.arrivals.get(task, ())]
+        return [arrival.outcome for arrivals in chosen for arrival in arrivals]
 
 
 class Arrivals:
-    """Groups in the order in which they came."""
+    """Groups of each task in the order in which they came."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Arrival] = deque()
+        self._waiting: defaultdict[str, deque[Arrival]] = defaultdict(deque)
         self._others: Counter[str] = Counter()
+        self._taken: dict[int, Generated] = {}  # for steps that are not trained yet
+        self._carried: Counter[str] = Counter()
         self.results = 0
         """How many results came in all."""
-        self.carried = 0
-        """Groups that were in the buffer before: they count as the first that came and passed."""
 
-    def add(self, group: Sequence[Rollout], verdict: Verdict, uid: int | None) -> None:
-        """Note a group; its tokens are not kept, and what becomes of it in the buffer does not matter."""
-        self._waiting.append(Arrival([_without_tokens(rollout) for rollout in group], verdict, uid))
+    def carry(self, resident: Mapping[str, int]) -> None:
+        """Learn how many groups were in the buffer before: those not known count as the first that came and passed."""
+        for task, count in resident.items():
+            known = sum(arrival.uid is not None for arrival in self._waiting[task])
+            self._carried[task] = max(0, count - known)
 
-    def count(self, what: str) -> None:
-        """Note that something happened to a result."""
-        self._others[what] += 1
+    def add(self, task: str, uid: int | None, outcome: Outcome) -> None:
+        """Note a group."""
+        self._waiting[task].append(Arrival(uid, outcome))
 
-    def others(self, what: str) -> int:
-        """Return how often that happened since the last step."""
-        return self._others[what]
+    def count(self, what: str, number: int = 1) -> None:
+        """Note that something happened to results."""
+        self._others[what] += number
 
-    @property
-    def counted(self) -> int:
-        """How many results wait to be counted for a step."""
-        return self.carried + len(self._waiting)
+    def counted(self, task: str) -> int:
+        """Return how many results wait to be counted for a step."""
+        return self._carried[task] + len(self._waiting[task])
 
-    def passed_of(self, count: int) -> int:
+    def passed_of(self, task: str, count: int) -> int:
         """Return how many of the first so many results passed."""
-        carried = min(count, self.carried)
-        first = (self._waiting[place] for place in range(min(count - carried, len(self._waiting))))
+        carried, waiting = min(count, self._carried[task]), self._waiting[task]
+        first = (waiting[place] for place in range(min(count - carried, len(waiting))))
         return carried + sum(arrival.uid is not None for arrival in first)
 
-    def take(self, count: int) -> Generated:
-        """Return the first so many results."""
-        carried = min(count, self.carried)
-        self.carried -= carried
-        return self._taken(min(count - carried, len(self._waiting)))
+    def take(self, step: int, sizes: Mapping[str, int]) -> Generated:
+        """Return the first so many results of each task, for a step."""
+        counts = {}
+        for task, size in sizes.items():
+            carried = min(size, self._carried[task])
+            self._carried[task] -= carried
+            counts[task] = min(size - carried, len(self._waiting[task]))
+        return self._take(step, counts)
 
-    def take_up_to(self, newest: int) -> Generated:
-        """Return what came up to the group with this uid; nothing if it came before."""
-        count = max(
-            (
-                place + 1
-                for place, arrival in enumerate(self._waiting)
-                if arrival.uid is not None and arrival.uid <= newest
-            ),
-            default=0,
+    def take_up_to(self, step: int, newest: Mapping[str, int]) -> Generated:
+        """Return what came up to the groups with these uids, for a step; nothing of a task whose group came before."""
+        return self._take(step, {task: self._place_after(task, uid) for task, uid in newest.items()})
+
+    def take_all(self, step: int) -> Generated:
+        """Return what came until now, for a step."""
+        return self._take(step, {task: len(waiting) for task, waiting in self._waiting.items()})
+
+    def trained(self, step: int) -> None:
+        """Forget what was counted for this step and all before it."""
+        for old in [old for old in self._taken if old <= step]:
+            del self._taken[old]
+
+    def state(self) -> dict[str, Any]:
+        """Return, as plain values, what is to be counted again or for the first time after a restart."""
+        others, tasks = Counter[str](), defaultdict[str, list[Any]](list)
+        for generated in (*self._taken.values(), Generated(self._waiting, self._others)):
+            others.update(generated.others)
+            for task, arrivals in generated.arrivals.items():
+                tasks[task] += [[arrival.uid, arrival.outcome.state()] for arrival in arrivals]
+        return {"groups": dict(tasks), "others": dict(others), "results": self.results}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        for task, found in state["groups"].items():
+            self._waiting[task] = deque(Arrival(uid, Outcome.restored(outcome)) for uid, outcome in found)
+        self._others = Counter(state["others"])
+        self.results = state["results"]
+
+    def _place_after(self, task: str, uid: int) -> int:
+        places: Iterable[int] = (
+            place + 1
+            for place, arrival in enumerate(self._waiting[task])
+            if arrival.uid is not None and arrival.uid <= uid
         )
-        return self._taken(count)
+        return max(places, default=0)
 
-    def take_all(self) -> Generated:
-        """Return what came until now."""
-        return self._taken(len(self._waiting))
-
-    def _taken(self, count: int) -> Generated:
-        others, self._others = self._others, Counter()
-        return Generated([self._waiting.popleft() for _ in range(count)], others)
-
-
-def _without_tokens(rollout: Rollout) -> Rollout:
-    """Return a rollout with the lengths of this one and no tokens: what numbers about it are computed from."""
-    state: list[Any] = list(rollout.state())
-    for place in (_PROMPT, _RESPONSE):
-        if state[place] is not None:
-            state[place] = np.broadcast_to(_ZERO, len(state[place]))
-    for place in _PER_TOKEN:
-        state[place] = None
-    return Rollout.from_state(state)
+    def _take(self, step: int, counts: Mapping[str, int]) -> Generated:
+        arrivals = {
+            task: [self._waiting[task].popleft() for _ in range(count)] for task, count in counts.items()
+        }
+        generated, self._others = Generated(arrivals, self._others), Counter()
+        self._taken[step] = generated
+        return generated

@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from reroll.buffer.blocking import BlockingReplayBuffer
-from reroll.errors import Closed, InvalidArgument, LeaseExpired, LoopFailed, SourceEnded, WaitTimeout
+from reroll.errors import Closed, InvalidArgument, LoopFailed, SourceEnded, WaitTimeout
 from reroll.prepare.columns import Memory
 from reroll.prepare.config import PrepareConfig
-from reroll.prepare.intake import Intake
+from reroll.prepare.intake import Intake, results_in
 from reroll.prepare.prompts import Prompts
 from reroll.prepare.results import GenerationResult
+from reroll.prepare.settling import Settling
 from reroll.prepare.sources import pump
 from reroll.prepare.step import Prepared, StepData, prepare_step
 from reroll.prepare.steps import Steps
@@ -62,9 +63,9 @@ class AsyncPreparer:
         self._source = source
         self._sentinel = sentinel
         self._prompts = prompts or Prompts()
-        self._intake = Intake(config, self.buffer, self._prompts)
+        self._intake = Intake(config, self.buffer, self._prompts, next_step=lambda: self._steps.newest + 1)
+        self._left_over: list[GenerationResult] = []
         self._steps: Steps[Prepared] = Steps(config.num_ranks, config.async_steps, config.first_step - 1)
-        self._leases: dict[int, Any] = {}
         self._memory = Memory(spare_blocks=2)
         self._waits = LoopWaits()
         self._taking = Taking(
@@ -74,11 +75,10 @@ class AsyncPreparer:
             self._waits,
             is_asked_for=lambda step: self._steps.is_asked_for(step),  # noqa: PLW0108  (a restore replaces them)
         )
-        self._settling = asyncio.Lock()
+        self._settling = Settling(self.buffer, config.first_step - 1)
         self._tasks: list[asyncio.Task[None]] = []
         self._error: BaseException | None = None  # of the preparing loop: nothing is prepared any more
         self._is_closed = False
-        self._advanced = config.first_step - 1
 
     # --- its life
 
@@ -99,19 +99,16 @@ class AsyncPreparer:
         Returns the results that were taken from the source and are not in the buffer. A buffer of its own is closed.
         """
         if self._is_closed:
-            return self._intake.left_over
+            return self._left_over
         self._is_closed = True
         self._waits.wake()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        async with self._settling:
-            for batch in self._leases.values():
-                await batch.nack()
-            self._leases.clear()
+        await self._settling.give_back()
         if self._owns_buffer:
             await self.buffer.close()
-        return self._intake.left_over
+        return self._left_over
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -131,7 +128,7 @@ class AsyncPreparer:
         Raises InvalidArgument for what cannot be used, WaitTimeout, Closed.
         """
         self._check_open()
-        return await self._take_in(results, timeout)
+        return await self._take_in(results_in(results), timeout)
 
     # --- for trainers
 
@@ -146,20 +143,21 @@ class AsyncPreparer:
         self._steps.check(rank, step)
         self._steps.ask(rank, step)
         self._taking.moved()
-        await self._settle_by(deadline)
+        await self._settling.settle_by(deadline, self._steps)
+        self._intake.arrivals.trained(self._steps.done)
         try:
             await self._waits.until(
                 [object()],
-                lambda: self._steps.get(step) is not None or self._cannot_go_on(),
+                lambda: self._steps.is_ready(step) or self._cannot_go_on(),
                 deadline,
                 str,
             )
         except WaitTimeout:
             raise WaitTimeout(await self._explain(step)) from None
-        prepared = self._steps.get(step)
-        if prepared is not None and not self._is_closed:
-            return prepared.part(rank)
         self._check_open()
+        prepared = self._steps.give(rank, step)
+        if prepared is not None:
+            return prepared.part(rank)
         self._steps.check(rank, step)
         raise self._failure()
 
@@ -195,13 +193,14 @@ class AsyncPreparer:
             )
         if step is not None:
             self._steps.finish(step)
-            await self._settle(None)
-        async with self._settling:
+            await self._settle()
+        async with self._settling.lock:
             # First the cursor: what comes in between is saved but not settled, is generated again and stored once.
             state = {
                 "format": _FORMAT,
                 "step": self._steps.done,
                 "cursor": self._prompts.state(),
+                "generated": self._intake.state(),
                 "buffer": None if save_to is None else fspath(save_to),
             }
             if save_to is not None:
@@ -224,26 +223,38 @@ class AsyncPreparer:
         elif self._owns_buffer and state["buffer"] is not None:
             await self.buffer.resume(state["buffer"])
         self._prompts.restore(state["cursor"])
+        self._intake.restore(state["generated"])
         self._steps = Steps(self.config.num_ranks, self.config.async_steps, step)
-        self._advanced = step
+        self._settling = Settling(self.buffer, step)
 
     # --- the consuming loop
 
     async def _consume_all(self) -> None:
         try:
             await pump(self._source, self._sentinel, self._deliver)
-        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  (whoever asks for data gets it, also an exit in the source's thread)
             self._taking.source_error = error
         self._taking.has_ended = True
         self._taking.moved()
 
     async def _deliver(self, item: Any) -> None:
-        await self._take_in(item, None)
+        results = results_in(item)
+        for place, result in enumerate(results):
+            try:
+                await self._take_in([result], None)
+            except BaseException:
+                self._left_over += results[place:]
+                raise
 
-    async def _take_in(self, item: Any, timeout: float | None) -> int:
+    async def _take_in(self, results: list[GenerationResult], timeout: float | None) -> int:
         self._taking.came()
         try:
-            return await self._intake.take(item, self._steps.newest + 1, timeout)
+            return await self._intake.take(results, timeout)
+        except (KeyboardInterrupt, SystemExit) as error:
+            # Either would end the event loop, and with it all who wait.
+            raise LoopFailed(f"a predicate or callback ended with {error!r}") from error
         finally:
             self._taking.moved()
 
@@ -252,7 +263,9 @@ class AsyncPreparer:
     async def _prepare_all(self) -> None:
         try:
             await self._prepare_one_after_the_other()
-        except Exception as error:  # noqa: BLE001  (whoever asks for data gets it)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  (whoever asks for data gets it)
             self._error = error
             self._waits.wake()
 
@@ -272,59 +285,28 @@ class AsyncPreparer:
             prepared.metrics["time/waiting_for_trainer_s"] = allowed - started
             prepared.metrics["time/waiting_for_generation_s"] = taken - allowed
             prepared.metrics["time/preparing_s"] = time.monotonic() - taken
-            if batch is not None:
-                self._leases[step] = batch
+            self._settling.hold(step, batch)
             self._steps.offer(step, prepared)
             self._waits.wake()
 
     async def _prepare(self, step: int, batch: Any) -> Prepared:
-        samples = [] if batch is None else batch.samples[self.config.task]
+        samples = dict.fromkeys(self.config.sizes, ()) if batch is None else batch.samples
         await asyncio.sleep(0)  # whoever put the last of them notes it first
         arrivals = self._intake.arrivals
         if self.config.when_filtered == "yield":
-            generated = arrivals.take(self.config.global_batch_size)
-        elif self.config.is_in_order and samples:
-            generated = arrivals.take_up_to(max(sample.info.uid for sample in samples))
+            generated = arrivals.take(step, self.config.sizes)
+        elif self.config.is_in_order:
+            newest = {
+                task: max(sample.info.uid for sample in drawn) for task, drawn in samples.items() if drawn
+            }
+            generated = arrivals.take_up_to(step, newest)
         else:
-            generated = arrivals.take_all()
+            generated = arrivals.take_all(step)
         return await asyncio.to_thread(prepare_step, step, samples, generated, self.config, self._memory)
 
-    # --- settling
-
-    async def _settle_by(self, deadline: float | None) -> None:
-        if self._advanced >= self._steps.due():
-            return
-        try:
-            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                await self._settle(None)
-        except WaitTimeout:
-            raise
-        except TimeoutError:
-            raise WaitTimeout(
-                "the buffer did not take back in time what was trained; ask again, nothing is lost"
-            ) from None
-
-    async def _settle(self, version: int | None) -> None:
-        """Acknowledge the steps that every rank is done with."""
-        async with self._settling:
-            for step in self._due():
-                batch = self._leases.get(step)
-                try:
-                    if batch is not None:
-                        await batch.ack()
-                except LeaseExpired:
-                    self._leases.pop(step, None)
-                    raise
-                self._leases.pop(step, None)
-                self._steps.done = max(self._steps.done, step)
-            last = self._steps.due()
-            if self._advanced < last:
-                await self.buffer.advance(last, version=version)
-                self._advanced = last
-                self._steps.done = max(self._steps.done, last)
-
-    def _due(self) -> list[int]:
-        return sorted(step for step in self._leases if step <= self._steps.due())
+    async def _settle(self, version: int | None = None) -> None:
+        await self._settling.settle(self._steps, version=version)
+        self._intake.arrivals.trained(self._steps.done)
 
     # --- messages
 
@@ -355,6 +337,6 @@ class AsyncPreparer:
                 f"get_data of step {step} timed out: another rank is more than async_steps={self.config.async_steps} "
                 "behind; is it alive?"
             )
-        if self._steps.newest + 1 < step:
-            return f"get_data of step {step} timed out: step {self._steps.newest + 1} comes first, and has {await self._taking.missing(step)}"
-        return f"get_data of step {step} timed out: {await self._taking.missing(step)}"
+        first = self._steps.newest + 1
+        why = "" if first == step else f"step {first} comes first; "
+        return f"get_data of step {step} timed out: {why}{await self._taking.missing(first)}"

@@ -1,7 +1,7 @@
 """Rows of sequences written into flat arrays: each token is copied once, and numpy is called a few times per column.
 
-Each column is joined by one call over all its parts, which lie in the arrays of the rollouts. What a rollout does not have
-is a slice of a constant.
+A column is joined from parts that lie in the arrays of the rollouts; what a rollout does not have is a slice of a constant.
+Of masks, only those are read that keep some tokens of a response and not others.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,11 @@ from reroll.errors import InvalidArgument
 from reroll.prepare.columns import Column, Memory, block_of
 from reroll.prepare.packed import FILLER, NO_VERSION, STORED, PackedBatch
 from reroll.prepare.sequences import Sequences
+from reroll.rollout import VersionRuns
 
 _LARGEST: Final = np.iinfo(np.int32).max
-_BYTE: Final = np.uint8
+_PIECE: Final = 1 << 16
+"""Tokens that are joined and looked at together."""
 
 Runs = tuple[list[int], list[int]]
 """Versions, and how many tokens each has."""
@@ -33,23 +35,26 @@ def build_rows(
     weight_scale: float = 1.0,
     memory: Memory | None = None,
 ) -> PackedBatch:
-    """Return the batch with these rows of these sequences; an empty row becomes a filler of so many tokens."""
-    order = [number for row in rows for number in (row or ((FILLER,) if filler_length else ()))]
-    counts = [len(row) or bool(filler_length) for row in rows]
+    """Return the batch with these rows of these sequences; one without tokens gets a filler of so many."""
+    lengths = sequences.length
+    filled = [row if lengths[row].any() else (*row, FILLER) for row in rows] if filler_length else rows
+    order = [number for row in filled for number in row]
     index = np.array(order, np.int64)
+    trainable = _picked(sequences.trainable, index)
     parts = _Parts(sequences, order, filler_length, pad_token_id)
     columns = block_of(STORED, parts.size, memory)
     parts.write_ids(columns["input_ids"])
-    parts.write_mask(columns["response_mask"])
     no_logprob = parts.write_logprobs(columns["logprobs"])
     return PackedBatch(
         **columns,
         **parts.version_runs(),
         prompt_length=parts.prompt_length,
+        is_trainable=trainable > 0,
+        is_left_out=parts.left_out(trainable),
         has_logprobs=parts.has_logprobs,
         no_logprob=no_logprob,
         cu_seqlens=parts.bounds.astype(np.int32),
-        cu_rows=np.cumsum([0, *counts], dtype=np.int32),
+        cu_rows=np.cumsum([0, *map(len, filled)], dtype=np.int32),
         sequence=index,
         group=np.where(index == FILLER, FILLER, _picked(sequences.group, index)),
         advantage=_picked(sequences.advantage, index).astype(np.float32),
@@ -71,12 +76,15 @@ class _Parts:
 
     def __init__(self, table: Sequences, order: list[int], filler_length: int, pad_token_id: int) -> None:
         filler = np.full(filler_length, pad_token_id, np.int32)
-        none = filler[:0]
-        self._prompts = [table.prompts[i] if i >= 0 else filler for i in order]
-        self._responses = [table.responses[i] if i >= 0 else none for i in order]
-        self._logprobs = [table.logprobs[i] if i >= 0 else None for i in order]
-        self._masks = [table.masks[i] if i >= 0 else None for i in order]
-        self._versions = [table.versions[i].parts if i >= 0 else ((), ()) for i in order]
+
+        def picked(column: list[Any], of_filler: Any) -> list[Any]:
+            return list(map([*column, of_filler].__getitem__, order))  # FILLER is the last of a list
+
+        self._prompts = picked(table.prompts, filler)
+        self._responses = picked(table.responses, filler[:0])
+        self._logprobs = picked(table.logprobs, None)
+        self._masks = picked(table.masks, None)
+        self._versions = [versions.parts for versions in picked(table.versions, VersionRuns())]
         self._heads = [len(prompt) for prompt in self._prompts]
         self._tails = [len(response) for response in self._responses]
         self.has_logprobs = np.array([values is not None for values in self._logprobs], np.bool_)
@@ -94,21 +102,33 @@ class _Parts:
     def write_ids(self, ids: Column) -> None:
         _join(self._prompts, self._responses, ids)
 
-    def write_mask(self, mask: Column) -> None:
-        ones, zeros = np.ones(self._longest, _BYTE), np.zeros(self._longest, _BYTE)
-        given = zip(self._masks, self._tails, strict=True)
-        tails = [ones[:tail] if mask is None else mask for mask, tail in given]
-        _join([zeros[:head] for head in self._heads], tails, mask.view(_BYTE))
+    def left_out(self, trainable: Column) -> npt.NDArray[np.bool_] | None:
+        """Return the tokens that masks leave out of responses which they keep in part; None if there are none."""
+        places = np.flatnonzero((trainable > 0) & (trainable < np.array(self._tails, np.int64)))
+        if not len(places):
+            return None
+        found = np.zeros(self.size, np.bool_)
+        for place in places.tolist():
+            end = int(self.bounds[place + 1])
+            found[end - self._tails[place] : end] = self._masks[place] == 0
+        return found
 
     def write_logprobs(self, logprobs: Column) -> npt.NDArray[np.bool_] | None:
         """Write the log-probabilities; return where one is no finite number, and becomes 0, None if all are."""
         zeros = np.zeros(self._longest, np.float32)
+        slices = {length: zeros[:length] for length in {*self._heads, *self._tails}}
         given = zip(self._logprobs, self._tails, strict=True)
-        tails = [zeros[:tail] if values is None else values for values, tail in given]
-        _join([zeros[:head] for head in self._heads], tails, logprobs)
-        # A sum of squares is finite only if all of them are; looking at each one takes longer.
-        with np.errstate(all="ignore"):
-            total = np.dot(logprobs, logprobs)
+        tails = [slices[tail] if values is None else values for values, tail in given]
+        heads = [slices[head] for head in self._heads]
+        total = np.float32(0)
+        # Looked at piece by piece, while each is in the cache. A sum of squares is finite only if all of them are;
+        # looking at each one takes longer.
+        for first in range(0, len(tails), step := max(1, _PIECE * len(tails) // max(1, self.size))):
+            last = min(first + step, len(tails))
+            piece = logprobs[self.bounds[first] : self.bounds[last]]
+            _join(heads[first:last], tails[first:last], piece)
+            with np.errstate(all="ignore"):
+                total += np.dot(piece, piece)
         if np.isfinite(total):
             return None
         is_none = ~np.isfinite(logprobs)

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.config import ReplayBufferConfig, SyncReplayBufferConfig, read_config
+from reroll.config import ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig, read_config
 from reroll.engine.selectors.specs import Fifo
 from reroll.errors import InvalidConfig
 from reroll.prepare.advantages import METHODS
 
 _Count = Annotated[int, Field(ge=1)]
+_Staleness = Annotated[int, Field(ge=0)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
 _Number = Annotated[float, Field(allow_inf_nan=False, strict=False)]
 
@@ -32,7 +33,9 @@ class PrepareConfig(BaseModel):
         global_batch_size: groups of a training step, over all ranks.
         pack_length: tokens of a row at most.
         num_ranks: data-parallel ranks of the trainer.
-        task: the task of the buffer that groups are put to and taken from.
+        task: the task of the buffer that groups are put to and taken from, if it is one.
+        task_batch_sizes: groups of a step by task, if there are several; together `global_batch_size`. They are taken at
+            once, or not at all. A result then names its task.
         first_step: number of the first training step.
 
         group_size: responses of a result; others are refused. None: any number.
@@ -53,21 +56,26 @@ class PrepareConfig(BaseModel):
             results, which may be nothing.
         no_resampling_pass_rate: prompts solved at least this often are reported, to be asked for no more.
 
-        advantage: "standard", "centered", "leave_one_out", or a function from rewards to advantages.
+        advantage: "standard", "centered", "leave_one_out", or a function from rewards to advantages. None: 0 for all, and
+            no rewards are needed.
+        priorities_from_advantages: whether the priority of a group in the buffer is its mean absolute advantage; False:
+            as its `priority_signal` says.
         mask_truncated: whether responses that were cut for their length are not trained on.
         importance_weights: whether the sampler's weights count in the loss.
-        overlong: what becomes of a sequence that is longer than a row.
+        overlong: what becomes of a sequence that is longer than a row: its result cannot be used ("error", see
+            `on_invalid`), or it is cut or dropped when it is packed.
         rows_per_micro_batch: rows that a rank computes at once.
         pad_token_id: the token of rows that there is nothing for; it is not trained on.
 
         async_steps: how many steps are prepared ahead of the one that the trainer asked for last; 0: none.
         allow_short: whether a step may have fewer groups when there are no more: the source has ended.
         short_after_s: with `allow_short`: also if a step that a rank waits for is not full after so many seconds.
-        max_staleness: groups staler than this, as of the step that is prepared, are not trained; None: all are.
+        max_staleness: groups staler than this, as of the step that is prepared, are not trained; None: all are. A mapping
+            gives it by task.
         retry_expired: whether those stay in the buffer, to be rolled again, or go.
 
         replay_buffer: the buffer in between. Its `capacity`, if it has none and each group is used once, is what lets
-            `async_steps` go on and holds the source back otherwise: `global_batch_size * (async_steps + 2)`.
+            `async_steps` go on and holds the source back otherwise: groups of a step x (async_steps + 2).
 
     """
 
@@ -77,6 +85,7 @@ class PrepareConfig(BaseModel):
     pack_length: _Count
     num_ranks: _Count = 1
     task: Annotated[str, Field(min_length=1)] = "train"
+    task_batch_sizes: dict[Annotated[str, Field(min_length=1)], _Count] | None = None
     first_step: Annotated[int, Field(ge=0)] = 1
 
     group_size: _Count | None = None
@@ -95,7 +104,8 @@ class PrepareConfig(BaseModel):
     when_filtered: Literal["wait", "yield"] = "wait"
     no_resampling_pass_rate: Annotated[_Number, Field(gt=0, le=1)] | None = None
 
-    advantage: str | Callable[[Any], Any] = "standard"
+    advantage: str | Callable[[Any], Any] | None = "standard"
+    priorities_from_advantages: bool = False
     mask_truncated: bool = False
     importance_weights: bool = False
     overlong: Literal["error", "truncate", "drop"] = "error"
@@ -105,7 +115,7 @@ class PrepareConfig(BaseModel):
     async_steps: Annotated[int, Field(ge=0)] = 1
     allow_short: bool = False
     short_after_s: _Seconds | None = None
-    max_staleness: Annotated[int, Field(ge=0)] | None = None
+    max_staleness: _Staleness | dict[str, _Staleness] | None = None
     retry_expired: bool = False
 
     replay_buffer: Annotated[ReplayBufferConfig, BeforeValidator(_buffer)] = Field(
@@ -118,14 +128,26 @@ class PrepareConfig(BaseModel):
             raise InvalidConfig(
                 f"advantage {self.advantage!r} is unknown; use a function or one of: {', '.join(METHODS)}"
             )
+        if self.priorities_from_advantages and self.advantage is None:
+            raise InvalidConfig("priorities_from_advantages needs advantages; name one")
         if self.short_after_s is not None and not self.allow_short:
             raise InvalidConfig("short_after_s makes steps short, which allow_short=False forbids; set both")
-        capacity = self.replay_buffer.for_task(self.task).capacity
-        if capacity is not None and capacity < self.global_batch_size:
+        if sum(self.sizes.values()) != self.global_batch_size:
             raise InvalidConfig(
-                f"replay_buffer.capacity={capacity} is less than global_batch_size={self.global_batch_size}, so that no"
-                " step would ever be full"
+                f"task_batch_sizes={self.task_batch_sizes} are {sum(self.sizes.values())} groups of a step, not "
+                f"global_batch_size={self.global_batch_size}"
             )
+        for task, size in self.sizes.items():
+            capacity = self.replay_buffer.for_task(task).capacity
+            if capacity is not None and capacity < size:
+                raise InvalidConfig(
+                    f"replay_buffer.capacity={capacity} is less than the {size} groups of task {task!r} in a step, so "
+                    "that no step would ever be full"
+                )
+        if isinstance(self.max_staleness, dict) and (
+            unknown := self.max_staleness.keys() - self.sizes.keys()
+        ):
+            raise InvalidConfig(f"max_staleness names {sorted(unknown)}, which are no tasks here")
         return self
 
     @classmethod
@@ -157,24 +179,32 @@ class PrepareConfig(BaseModel):
         return cls.model_validate(options)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The groups of a step, by task."""
+        return {self.task: self.global_batch_size} if self.task_batch_sizes is None else self.task_batch_sizes
+
+    @property
     def is_in_order(self) -> bool:
         """Whether groups are trained once, in the order of their arrival."""
-        task = self.replay_buffer.for_task(self.task)
-        return isinstance(task.sampler, Fifo) and task.max_times_sampled == 1
+        tasks = [self.replay_buffer.for_task(task) for task in self.sizes]
+        return all(isinstance(task.sampler, Fifo) and task.max_times_sampled == 1 for task in tasks)
+
+    def staleness_limit(self, task: str) -> int | None:
+        """Return how stale a group of a task may be; None for no limit."""
+        limit = self.max_staleness
+        return limit.get(task) if isinstance(limit, dict) else limit
 
     def build_buffer(self) -> ReplayBuffer:
         """Return the buffer that a preparer has of its own. Raises InvalidConfig for what can never proceed."""
-        task = self.replay_buffer.for_task(self.task)
-        is_queue = task.max_times_sampled == 1 and task.remover is None and task.window() is None
-        if not is_queue or task.capacity is not None:
-            return self.replay_buffer.build()
-        own = self.replay_buffer.tasks.get(self.task)
-        update = {"capacity": self.global_batch_size * (self.async_steps + 2)}
-        if own is None:
-            return self.replay_buffer.model_copy(update=update).build()
-        # A copy of its fields, not of the object, so that the capacity counts as set.
-        fields = {name: getattr(own, name) for name in own.model_fields_set} | update
-        tasks = {**self.replay_buffer.tasks, self.task: type(own)(**fields)}
+        tasks = dict(self.replay_buffer.tasks)
+        for name, size in self.sizes.items():
+            task = self.replay_buffer.for_task(name)
+            is_queue = task.max_times_sampled == 1 and task.remover is None and task.window() is None
+            if is_queue and task.capacity is None:
+                own = tasks.get(name, TaskConfig())
+                # Its fields, not a copy of the object, so that the capacity counts as set.
+                fields = {field: getattr(own, field) for field in own.model_fields_set}
+                tasks[name] = type(own)(**fields, capacity=size * (self.async_steps + 2))
         return self.replay_buffer.model_copy(update={"tasks": tasks}).build()
 
 

@@ -1,14 +1,17 @@
 """From results to groups in the buffer: filtered, counted, and told to whoever has the prompts."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from reroll.errors import InvalidArgument
+from reroll.prepare.advantages import advantages_of, priority_of
 from reroll.prepare.arrivals import Arrivals
 from reroll.prepare.config import PrepareConfig
-from reroll.prepare.filters import Verdict, screen
+from reroll.prepare.filters import Screened, scores_of, screen
+from reroll.prepare.outcomes import Outcome
+from reroll.prepare.packing import check_length
 from reroll.prepare.prompts import Prompts
 from reroll.prepare.results import GenerationResult, to_group
 from reroll.rollout import Rollout, Status, group_status
@@ -26,51 +29,50 @@ class _Told:
     missing: int = 0
 
 
-class _Judged(NamedTuple):
-    """A group that was made of a result, and what is to become of it."""
-
-    group: list[Rollout]
-    status: Status
-    verdict: Verdict
-    is_kept: bool
-
-
 class Intake:
     """Puts results into a buffer, one after the other."""
 
-    def __init__(self, config: PrepareConfig, buffer: Any, prompts: Prompts) -> None:
+    def __init__(
+        self, config: PrepareConfig, buffer: Any, prompts: Prompts, *, next_step: Callable[[], int]
+    ) -> None:
+        """Put results; `next_step` tells which step is prepared next."""
         self._config = config
         self._buffer = buffer
         self._prompts = prompts
-        self._seen: OrderedDict[Hashable, None] = OrderedDict()
-        self._last_uid = 0  # of what was there before
+        self._next_step = next_step
+        self._seen: OrderedDict[Hashable, bool] = OrderedDict()  # whether each is in the buffer
+        self._last_uid = self._newest_uid = 0  # of what was there before, and of what is there now
         self.arrivals = Arrivals()
-        self.left_over: list[GenerationResult] = []
-        """Results that were taken from the source, but could not be put before it was over."""
         self.repeated = 0
         """Results that came a second time."""
 
     async def begin(self) -> None:
         """Learn what is in the buffer already."""
         rows = await self._buffer.query({}, order_by="-uid", limit=1)
-        self._last_uid = max((row.uid for row in rows), default=0)
-        self.arrivals.carried = await self._buffer.count(self._config.task, Status.COMPLETED)
+        self._last_uid = max((self._last_uid, *(row.uid for row in rows)))
+        self.arrivals.carry(
+            {task: await self._buffer.count(task, Status.COMPLETED) for task in self._config.sizes}
+        )
 
-    async def take(self, item: Any, step: int, timeout: float | None = None) -> int:
-        """Put what came from a source, for the step that is prepared next; return how many groups are in the buffer.
+    def state(self) -> dict[str, Any]:
+        """Return what a restart needs, as plain values."""
+        return {"last_uid": max(self._last_uid, self._newest_uid), **self.arrivals.state()}
 
-        Raises InvalidArgument for what is no result or cannot be used, WaitTimeout, Closed.
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._last_uid = state["last_uid"]
+        self.arrivals.restore(state)
+
+    async def take(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
+        """Put results; return how many groups of them are in the buffer.
+
+        Raises InvalidArgument for what cannot be used, WaitTimeout, Closed. What came before it is in the buffer then.
         """
         told = _Told()
-        results = _results(item)
         stored = 0
         try:
-            for place, result in enumerate(results):
-                try:
-                    stored += await self._take(result, step, timeout, told)
-                except BaseException:
-                    self.left_over = [*self.left_over, *results[place:]]
-                    raise
+            for result in results:
+                stored += await self._take(result, timeout, told)
         finally:
             self._tell(told)
         return stored
@@ -78,108 +80,154 @@ class Intake:
     def expired(self, count: int) -> None:
         """Learn that so many groups became too stale in the buffer."""
         if count:
-            for _ in range(count):
-                self.arrivals.count("expired")
+            self.arrivals.count("expired", count)
             self._tell(_Told(missing=count))
 
-    async def _take(self, result: GenerationResult, step: int, timeout: float | None, told: _Told) -> bool:
-        config = self._config
-        try:
-            group = to_group(
-                result,
-                eos_token_id=config.eos_token_id,
-                train_empty=config.train_empty,
-                group_size=config.group_size,
-                min_group_size=config.min_group_size,
-                salvage=config.salvage,
-            )
-            found = screen(
-                [group],
-                filter_zero_std=config.filter_zero_std,
-                eps=config.zero_std_eps,
-                max_possible_score=config.max_possible_score,
-                predicates=config.predicates,
-                no_resampling_pass_rate=config.no_resampling_pass_rate,
-            )
-        except InvalidArgument:
-            if config.on_invalid == "raise":
-                raise
-            self.arrivals.results += 1
-            self.arrivals.count("invalid")
+    async def _take(self, result: GenerationResult, timeout: float | None, told: _Told) -> bool:
+        if (is_stored := self._seen.get(self._put_id(result))) is not None:
+            self._repeats()
             told.settled.append(result)
-            told.missing += 1
-            return False
-        judged = _Judged(group, group_status(group), found.verdicts[0], bool(found.kept))
-        is_stored = await self._store(result, judged, step, timeout)
+            return is_stored
+        try:
+            task, group = self._task_of(result), self._group_of(result)
+            status = group_status(group)
+            found = self._screened(result, group) if status is Status.COMPLETED else None
+        except InvalidArgument:
+            if self._config.on_invalid == "raise":
+                raise
+            self.arrivals.count("invalid")
+            is_stored, found = False, None
+        else:
+            is_stored = await self._store(result, task, group, found, timeout)
         self.arrivals.results += 1
         told.settled.append(result)
         told.missing += not is_stored
-        if found.excluded and judged.status is Status.COMPLETED:
+        if found is not None and found.excluded:
             told.excluded.append(result)
         return is_stored
 
+    def _task_of(self, result: GenerationResult) -> str:
+        sizes = self._config.sizes
+        task = next(iter(sizes)) if result.task is None and len(sizes) == 1 else result.task
+        if task is None or task not in sizes:
+            raise InvalidArgument(
+                f"prompt {result.prompt_id!r} is of task {task!r}; name one of: {', '.join(sizes)}"
+            )
+        return task
+
+    def _group_of(self, result: GenerationResult) -> list[Rollout]:
+        config = self._config
+        return to_group(
+            result,
+            eos_token_id=config.eos_token_id,
+            train_empty=config.train_empty,
+            group_size=config.group_size,
+            min_group_size=config.min_group_size,
+            salvage=config.salvage,
+        )
+
+    def _screened(self, result: GenerationResult, group: list[Rollout]) -> Screened:
+        config = self._config
+        if config.overlong == "error":  # refused now, and not with all others of its step
+            check_length(result.prompt_id, max(rollout.num_tokens for rollout in group), config.pack_length)
+        return screen(
+            [group],
+            filter_zero_std=config.filter_zero_std,
+            eps=config.zero_std_eps,
+            max_possible_score=config.max_possible_score,
+            predicates=config.predicates,
+            no_resampling_pass_rate=config.no_resampling_pass_rate,
+        )
+
     async def _store(
-        self, result: GenerationResult, judged: _Judged, step: int, timeout: float | None
+        self,
+        result: GenerationResult,
+        task: str,
+        group: list[Rollout],
+        found: Screened | None,
+        timeout: float | None,
     ) -> bool:
         """Put a group, or leave it out; return whether it is there to be trained, now or since it first came."""
-        group, status, verdict, is_kept = judged
-        if status is not Status.COMPLETED:
+        if found is None:
             # Nobody trains on it, but somebody may look at it, or roll it again.
-            await self._put(result, group, step, timeout)
-            self.arrivals.count(status.value)
+            self.arrivals.count(group_status(group).value)
+            await self._put(result, task, group, timeout)
             return False
-        if not is_kept:
+        outcome, oldest = Outcome.of(group, found.verdicts[0]), _oldest_version(group)
+        if not found.kept:
             if self._config.keep_filtered:
                 for rollout in group:
                     rollout.status = Status.FILTERED
-                await self._put(result, group, step, timeout)
-            self.arrivals.add(group, verdict, None)
+                await self._put(result, task, group, timeout)
+            self.arrivals.add(task, None, outcome)
+            self._remember(result, is_stored=False)
             return False
-        is_stale = self._is_stale(group, step)
-        uid = await self._put(result, group, step, timeout)
-        if self._is_repeated(result, uid):
-            self.repeated += 1
-            self.arrivals.count("repeated")
+        uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
+        if uid is not None and uid <= self._last_uid and result.group_uid is None:  # it came before a restart
+            self._repeats()
+            self._remember(result, is_stored=True)
             return True
-        if uid is None or is_stale:
-            self.arrivals.add(group, verdict, None)
+        is_stale = self._is_stale(task, oldest)
+        is_stored = uid is not None and not (is_stale and await self._has_expired(uid))
+        self.arrivals.add(task, uid if is_stored else None, outcome)
+        if not is_stored:
             self.arrivals.count("expired" if is_stale else "evicted")
-            return False
-        self.arrivals.add(group, verdict, uid)
-        return True
+        self._remember(result, is_stored=is_stored)
+        return is_stored
 
     async def _put(
-        self, result: GenerationResult, group: list[Rollout], step: int, timeout: float | None
+        self,
+        result: GenerationResult,
+        task: str,
+        group: list[Rollout],
+        timeout: float | None,
+        *,
+        put_id: Hashable = None,
     ) -> int | None:
-        limit = self._config.max_staleness
+        limit = self._config.staleness_limit(task)
         uid: int | None = await self._buffer.put(
             group,
-            self._config.task,
+            task,
             model_step=result.model_step,
-            current_train_step=step,
+            current_train_step=self._next_step(),
             stale_threshold=None if limit is None else limit + 1,
             expired_groups_retryable=self._config.retry_expired,
-            put_id=result.prompt_id if self._config.unique_prompt_ids else None,
+            priority=self._priority(group) if group_status(group) is Status.COMPLETED else None,
+            uid=result.group_uid,
+            put_id=put_id,
             timeout=timeout,
         )
+        self._newest_uid = max(self._newest_uid, uid or 0)
         return uid
 
-    def _is_stale(self, group: Sequence[Rollout], step: int) -> bool:
-        limit = self._config.max_staleness
-        oldest = [
-            version for rollout in group if (version := rollout.response_model_steps.oldest) is not None
-        ]
-        return limit is not None and bool(oldest) and step - min(oldest) - 1 > limit
+    def _priority(self, group: list[Rollout]) -> float | None:
+        scores = [score for score in scores_of(group) if score is not None]
+        if not self._config.priorities_from_advantages or len(scores) < len(group):
+            return None
+        return priority_of(advantages_of(scores, self._config.advantage or "standard"))
 
-    def _is_repeated(self, result: GenerationResult, uid: int | None) -> bool:
-        if not self._config.unique_prompt_ids:
-            return False
-        if result.prompt_id in self._seen or (uid is not None and uid <= self._last_uid):
-            return True
-        self._seen[result.prompt_id] = None
-        if len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
-        return False
+    def _is_stale(self, task: str, oldest: int | None) -> bool:
+        """Return whether a group may have been too stale when it came into the buffer, for which it may have waited."""
+        limit = self._config.staleness_limit(task)
+        return limit is not None and oldest is not None and self._next_step() - oldest - 1 > limit
+
+    async def _has_expired(self, uid: int) -> bool:
+        return not await self._buffer.query({"uid": uid, "status": {"$ne": Status.EXPIRED}})
+
+    def _put_id(self, result: GenerationResult) -> Hashable:
+        """Return what a result that comes twice is known by; None if that cannot be told."""
+        found: Hashable = result.prompt_id if self._config.unique_prompt_ids else None
+        return found
+
+    def _remember(self, result: GenerationResult, *, is_stored: bool) -> None:
+        if (put_id := self._put_id(result)) is not None:
+            self._seen[put_id] = is_stored
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+
+    def _repeats(self) -> None:
+        self.repeated += 1
+        self.arrivals.count("repeated")
 
     def _tell(self, told: _Told) -> None:
         if told.settled:
@@ -190,16 +238,15 @@ class Intake:
             self._prompts.replace(told.missing)
 
 
-def _results(item: Any) -> list[GenerationResult]:
-    """Return what came from a source as a list: it gives one result, or several at once."""
-    found = (
-        [item]
-        if isinstance(item, GenerationResult)
-        else list(item)
-        if isinstance(item, list | tuple)
-        else [item]
-    )
+def results_in(item: Any) -> list[GenerationResult]:
+    """Return what came from a source as a list: it gives one result, or several at once. Raises InvalidArgument."""
+    found = list(item) if isinstance(item, list | tuple) else [item]
     for result in found:
         if not isinstance(result, GenerationResult):
             raise InvalidArgument(f"a source gives a GenerationResult, or a list of them, not {result!r}")
     return found
+
+
+def _oldest_version(group: Sequence[Rollout]) -> int | None:
+    found = [rollout.response_model_steps.oldest for rollout in group]
+    return min((version for version in found if version is not None), default=None)

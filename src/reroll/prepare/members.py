@@ -1,7 +1,8 @@
-"""The tokens of one rollout, as the arrays that are packed: those of a `Rollout` as they are, others converted."""
+"""The tokens of rollouts, as the arrays that are packed: those of a `Rollout` as they are, others converted."""
 
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,9 +10,19 @@ from reroll.errors import InvalidArgument
 from reroll.rollout import Rollout, VersionRuns
 from reroll.rollout.arrays import Floats, Ids, Mask, as_floats, as_ids, as_mask
 
-__all__ = ["Floats", "Ids", "Mask", "Member", "read_member"]
+__all__ = ["Floats", "Ids", "Mask", "Members", "read_members"]
 
-Member = tuple[Ids, Ids, Floats | None, Mask | None, VersionRuns, str | None]
+
+class Members(NamedTuple):
+    """A column for each field, with an entry for each rollout."""
+
+    prompts: list[Ids]
+    responses: list[Ids]
+    logprobs: list[Floats | None]
+    masks: list[Mask | None]
+    versions: list[VersionRuns]
+    finish_reasons: list[str | None]
+
 
 # All at once and past the properties: a batch reads thousands.
 _read_own = attrgetter(
@@ -20,19 +31,45 @@ _read_own = attrgetter(
 _NOTHING: Ids = np.empty(0, np.int32)
 
 
-def read_member(rollout: Any) -> Member:
-    """Return prompt, response, log-probs, mask, versions and finish reason; raises InvalidArgument."""
+def read_members(rollouts: Sequence[Any], prompt_ids: Sequence[Any]) -> Members:
+    """Return what is packed of these rollouts; raises InvalidArgument, which names the prompt."""
+    if set(map(type, rollouts)) == {Rollout}:
+        columns: list[list[Any]] = [list(column) for column in zip(*map(_read_own, rollouts), strict=True)]
+        rows = _unlike(Members(*columns))
+    else:
+        columns = [[None] * len(rollouts) for _ in Members._fields]
+        rows = list(range(len(rollouts)))
+    for row in rows:
+        try:
+            member = _read(rollouts[row])
+        except InvalidArgument as error:
+            raise InvalidArgument(f"prompt {prompt_ids[row]!r}: {error}") from error
+        for column, value in zip(columns, member, strict=True):
+            column[row] = value
+    return Members(*columns)
+
+
+def _unlike(found: Members) -> list[int]:
+    """Return the rows in which a field is missing, or lengths disagree: they are read one by one."""
+    prompt = np.array([ids is None for ids in found.prompts])
+    response = _lengths(found.responses)
+    logprobs, mask = _lengths(found.logprobs), _lengths(found.masks)
+    ends = [versions.parts[1] for versions in found.versions]
+    version = np.array([end[-1] if end else -1 for end in ends])
+    is_unlike = prompt | (response < 0)
+    for lengths in (logprobs, mask, version):
+        is_unlike |= (lengths >= 0) & (lengths != response)
+    return np.flatnonzero(is_unlike).tolist()
+
+
+def _lengths(column: Sequence[Any]) -> Any:
+    return np.array([-1 if values is None else len(values) for values in column])
+
+
+def _read(rollout: Any) -> tuple[Any, ...]:
+    """Return what is packed of one rollout, of any class."""
     if type(rollout) is Rollout:
-        member: Any = _read_own(rollout)
-        prompt, response, logprobs, mask, versions, reason = member
-        if prompt is not None and response is not None:  # nearly always, and all lengths agree
-            length, ends = len(response), versions.parts[1]
-            if (
-                (logprobs is None or len(logprobs) == length)
-                and (mask is None or len(mask) == length)
-                and (not ends or ends[-1] == length)
-            ):
-                return member  # type: ignore[no-any-return]  # the types of its slots
+        prompt, response, logprobs, mask, versions, reason = _read_own(rollout)
     else:
         prompt = as_ids("prompt_ids", getattr(rollout, "prompt_ids", None))
         response = as_ids("response_ids", rollout.response_ids)

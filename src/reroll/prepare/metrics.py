@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.prepare.filters import Group, Verdict
+from reroll.prepare.outcomes import Outcome
 from reroll.prepare.ranks import RankBatch
-from reroll.prepare.sequences import TRUNCATED, Sequences, sequences_of
+from reroll.prepare.sequences import TRUNCATED, Sequences
 
 BUCKETS = 10
 """Of the histogram of solve rates."""
@@ -30,30 +31,44 @@ def generation_metrics(
     """Return `gen/*` of the groups that were generated, filtered ones among them, with the verdict of each."""
     if len(groups) != len(verdicts):
         raise InvalidArgument(f"{len(groups)} groups and {len(verdicts)} verdicts; give one for each group")
-    table = sequences_of(groups, advantage=None)
+    outcomes = list(map(Outcome.of, groups, verdicts))
+    return outcome_metrics(outcomes, max_possible_score=max_possible_score, filter_zero_std=filter_zero_std)
+
+
+def outcome_metrics(
+    outcomes: Sequence[Outcome], *, max_possible_score: float, filter_zero_std: bool
+) -> dict[str, float]:
+    """Return the same, of what was noted of the groups."""
+    verdicts = [outcome.verdict for outcome in outcomes]
+    group = np.repeat(np.arange(len(outcomes)), [len(outcome.responses) for outcome in outcomes])
+    table = [response for outcome in outcomes for response in outcome.responses]
+    prompt_length = np.array([response.prompt_length for response in table], np.int64)
+    length = np.array([response.length for response in table], np.int64)
+    score = np.array([response.score for response in table], np.float64)  # None becomes NaN
+    reasons = [response.finish_reason for response in table]
     is_kept = np.array(
         [v == Verdict.KEPT or (v.is_zero_std and not filter_zero_std) for v in verdicts], np.bool_
     )
-    kept = is_kept[table.group]
-    scored, solved = ~np.isnan(table.reward), table.reward >= max_possible_score
+    kept = is_kept[group]
+    scored, solved = ~np.isnan(score), score >= max_possible_score
     metrics = {
-        "groups": float(len(groups)),
+        "groups": float(len(outcomes)),
         "rollouts": float(len(table)),
-        "tokens": float(table.length.sum()),
-        "response_tokens": float(table.response_length.sum()),
+        "tokens": float(prompt_length.sum() + length.sum()),
+        "response_tokens": float(length.sum()),
         **{f"filtered/{v.value}": float(verdicts.count(v)) for v in Verdict if v != Verdict.KEPT},
         "filtered/groups": float(np.count_nonzero(~is_kept)),
-        **_statistics("score", table.reward[scored]),
-        **_statistics("prompt_length", table.prompt_length),
-        **_statistics("response_length", table.response_length),
-        **_mean("solved_length", table.response_length[scored & solved]),
-        **_mean("unsolved_length", table.response_length[scored & ~solved]),
-        **_mean("stop_rate", np.array([reason == "stop" for reason in table.finish_reasons])),
-        **_mean("truncated_rate", np.array([reason == TRUNCATED for reason in table.finish_reasons])),
+        **_statistics("score", score[scored]),
+        **_statistics("prompt_length", prompt_length),
+        **_statistics("response_length", length),
+        **_mean("solved_length", length[scored & solved]),
+        **_mean("unsolved_length", length[scored & ~solved]),
+        **_mean("stop_rate", np.array([reason == "stop" for reason in reasons])),
+        **_mean("truncated_rate", np.array([reason == TRUNCATED for reason in reasons])),
         **_mean("real_batch_size_ratio", kept),
         **_mean("unsolved_batch_size_ratio", ~solved[kept & scored]),
-        **_solve_rates(table, solved),
-        **_reward_metrics(groups),
+        **_solve_rates(group, solved),
+        **_reward_metrics(outcomes),
     }
     return {f"gen/{name}": value for name, value in metrics.items()}
 
@@ -121,10 +136,10 @@ def _mean(name: str, values: npt.NDArray[Any]) -> dict[str, float]:
     return {name: float(values.mean())} if len(values) else {}
 
 
-def _solve_rates(table: Sequences, solved: npt.NDArray[np.bool_]) -> dict[str, float]:
+def _solve_rates(group: npt.NDArray[np.int64], solved: npt.NDArray[np.bool_]) -> dict[str, float]:
     """Return the mean over groups, and how many groups have a rate in each tenth; the last has 1 in it."""
-    sizes = np.bincount(table.group)
-    solved_members = np.bincount(table.group[solved], minlength=len(sizes))[sizes > 0]
+    sizes = np.bincount(group)
+    solved_members = np.bincount(group[solved], minlength=len(sizes))[sizes > 0]
     sizes = sizes[sizes > 0]
     # In whole numbers: 3 of 10 belong to the bucket that begins at 0.3, whatever floats make of it.
     buckets = np.minimum(BUCKETS * solved_members // np.maximum(sizes, 1), BUCKETS - 1)
@@ -136,16 +151,14 @@ def _solve_rates(table: Sequences, solved: npt.NDArray[np.bool_]) -> dict[str, f
     return {**_mean("solve_rate", solved_members / sizes), **histogram}
 
 
-def _reward_metrics(groups: Iterable[Group]) -> dict[str, float]:
+def _reward_metrics(outcomes: Iterable[Outcome]) -> dict[str, float]:
     """Return the mean over results of the numbers that the reward function gave; of lists, over all entries."""
     merged: dict[str, list[npt.NDArray[np.float64]]] = {}
-    for group in groups:
-        fields = getattr(group[0], "extra_fields", None) if len(group) else None
-        given = fields.get("reward_metrics") if isinstance(fields, dict) else None
-        for name, value in (given or {}).items():
+    for outcome in outcomes:
+        for name, value in outcome.reward_metrics.items():
             merged.setdefault(name, []).append(np.atleast_1d(np.asarray(value, np.float64)))
     return {
         f"reward/{name}": float(joined.mean())
         for name, values in merged.items()
-        if len(joined := np.concatenate(values))
+        if len(joined := np.concatenate([array.ravel() for array in values]))
     }

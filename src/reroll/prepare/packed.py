@@ -1,7 +1,7 @@
 """`PackedBatch`: rows of sequences as flat arrays, without padding. It holds arrays only, and can be sent as it is.
 
 What differs from token to token is stored; what is the same for a whole sequence is stored once, and repeated when it is
-asked for. So a batch is 9 bytes a token while it waits or travels, and its micro-batches are written out one by one.
+asked for. So a batch is 8 bytes a token while it waits or travels, and its micro-batches are written out one by one.
 The numbers of a token stand at the token itself, never shifted: `logprobs[i]` is that of `input_ids[i]`.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.prepare.columns import block_of, repeat_into
+from reroll.prepare.columns import STRETCH, block_of, repeat_into
 
 NO_VERSION: Final = -1
 FILLER: Final = -1
@@ -22,10 +22,10 @@ FILLER: Final = -1
 STORED: Final = {
     "input_ids": np.int32,
     "logprobs": np.float32,
-    "response_mask": np.bool_,
 }
 """The columns that have an entry for each token in memory."""
 REPEATED: Final = {
+    "response_mask": np.bool_,
     "position_ids": np.int32,
     "document_ids": np.int32,
     "advantages": np.float32,
@@ -40,15 +40,13 @@ REPEATED: Final = {
 class PackedBatch:
     """Sequences one after another in flat arrays; rows are runs of them. Its parts are views, not copies.
 
-    With an entry for each token, computed at each access: `position_ids`, `document_ids`, `advantages`, `weights`,
-    `versions`, `logprob_mask`. `arrays()` gives all columns at once.
+    With an entry for each token, computed at each access: `response_mask`, `position_ids`, `document_ids`, `advantages`,
+    `weights`, `versions`, `logprob_mask`. `arrays()` gives all columns at once.
     """
 
     input_ids: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]
     """Of the policy that generated the token; 0 where there is none, never NaN or infinite."""
-    response_mask: npt.NDArray[np.bool_]
-    """Whether a token is trained on: a token of a response that its mask keeps."""
     cu_seqlens: npt.NDArray[np.int32]
     """Where sequences begin, and the end of the last."""
     cu_rows: npt.NDArray[np.int32]
@@ -63,6 +61,10 @@ class PackedBatch:
     """Of each sequence in the loss; 0 for a filler."""
     prompt_length: npt.NDArray[np.int64]
     """Of each sequence."""
+    is_trainable: npt.NDArray[np.bool_]
+    """Whether the response of each sequence is trained on."""
+    is_left_out: npt.NDArray[np.bool_] | None
+    """Tokens that are not all the same; None: there are none of these."""
     has_logprobs: npt.NDArray[np.bool_]
     """Whether the response of each sequence has log-probabilities."""
     no_logprob: npt.NDArray[np.bool_] | None
@@ -74,6 +76,11 @@ class PackedBatch:
     """Where the runs of each sequence begin, and the end of the last."""
     pack_length: int
     """The most tokens that a row could hold."""
+
+    @property
+    def response_mask(self) -> npt.NDArray[np.bool_]:
+        """Whether a token is trained on: a token of a response that its mask keeps."""
+        return self._written("response_mask")
 
     @property
     def position_ids(self) -> npt.NDArray[np.int32]:
@@ -153,7 +160,6 @@ class PackedBatch:
         return type(self)(
             input_ids=self.input_ids[begin:end],
             logprobs=self.logprobs[begin:end],
-            response_mask=self.response_mask[begin:end],
             cu_seqlens=self.cu_seqlens[first : last + 1] - begin,
             cu_rows=self.cu_rows[start : stop + 1] - first,
             sequence=self.sequence[first:last],
@@ -161,6 +167,8 @@ class PackedBatch:
             advantage=self.advantage[first:last],
             weight=self.weight[first:last],
             prompt_length=self.prompt_length[first:last],
+            is_trainable=self.is_trainable[first:last],
+            is_left_out=None if self.is_left_out is None else self.is_left_out[begin:end],
             has_logprobs=self.has_logprobs[first:last],
             no_logprob=None if self.no_logprob is None else self.no_logprob[begin:end],
             run_versions=self.run_versions[run:last_run],
@@ -175,41 +183,52 @@ class PackedBatch:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all arrays by name: those with an entry for each token, and the bounds of sequences and rows."""
+        names = (*STORED, "cu_seqlens", "cu_rows", "sequence", "group")
+        found = {name: getattr(self, name) for name in names}
+        if self.num_tokens <= STRETCH:
+            return found | {name: self._written(name) for name in REPEATED}
         written = block_of(REPEATED, self.num_tokens)
         for name, column in written.items():
-            self._write(name, column)
-        names = (*STORED, "cu_seqlens", "cu_rows", "sequence", "group")
-        return {**{name: getattr(self, name) for name in names}, **written}
+            repeat_into(column, *self._runs(name))
+            self._finish(name, column)
+        return found | written
 
     def to_torch(self) -> dict[str, Any]:
         """Return `arrays()` as tensors that share their memory; needs the extra `torch`."""
         return to_tensors(self.arrays())
 
     def _written(self, name: str) -> npt.NDArray[Any]:
-        column: npt.NDArray[Any] = np.empty(self.num_tokens, REPEATED[name])
-        self._write(name, column)
+        column: npt.NDArray[Any] = np.repeat(*self._runs(name))
+        self._finish(name, column)
         return column
 
-    def _write(self, name: str, out: npt.NDArray[Any]) -> None:
+    def _runs(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the values of a column that is repeated, and how often each comes."""
         lengths = np.diff(self.cu_seqlens)
         match name:
             case "position_ids":
-                repeat_into(out, self.cu_seqlens[:-1], lengths)
-                np.subtract(np.arange(len(out), dtype=out.dtype), out, out=out)
+                return self.cu_seqlens[:-1], lengths
             case "document_ids":
-                repeat_into(out, np.arange(len(lengths), dtype=out.dtype), lengths)
+                return np.arange(len(lengths), dtype=np.int32), lengths
             case "advantages":
-                repeat_into(out, self.advantage, lengths)
+                return self.advantage, lengths
             case "weights":
-                repeat_into(out, self.weight, lengths)
+                return self.weight, lengths
             case "versions":
-                repeat_into(out, self.run_versions, self.run_lengths)
-            case "logprob_mask":
-                flags = np.column_stack((np.zeros_like(self.has_logprobs), self.has_logprobs))
+                return self.run_versions, self.run_lengths
+            case _:  # response_mask, logprob_mask: never in prompts
+                flags = self.is_trainable if name == "response_mask" else self.has_logprobs
                 halves = np.column_stack((self.prompt_length, lengths - self.prompt_length))
-                repeat_into(out, flags.ravel(), halves.ravel())
-                if self.no_logprob is not None:
-                    out &= ~self.no_logprob
+                return np.column_stack((np.zeros_like(flags), flags)).ravel(), halves.ravel()
+
+    def _finish(self, name: str, out: npt.NDArray[Any]) -> None:
+        """Let what was repeated differ from token to token, where it does."""
+        if name == "position_ids":
+            np.subtract(np.arange(len(out), dtype=out.dtype), out, out=out)
+        elif name == "logprob_mask" and self.no_logprob is not None:
+            out &= ~self.no_logprob
+        elif name == "response_mask" and self.is_left_out is not None:
+            out &= ~self.is_left_out
 
 
 def to_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:

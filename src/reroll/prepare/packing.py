@@ -5,9 +5,9 @@ room (best fit), so that there are at most 11/9 of the fewest possible rows, and
 of the table.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,11 @@ class Fitted(NamedTuple):
     truncated: int
     dropped: int
 
+    @property
+    def trained(self) -> Sequences:
+        """The sequences that there still are."""
+        return self.sequences.select(self.numbers) if self.dropped else self.sequences
+
 
 def fit(sequences: Sequences, pack_length: int, overlong: Overlong = "error") -> Fitted:
     """Cut, drop or refuse sequences that are longer than a row. Raises InvalidArgument, which names the prompt."""
@@ -43,34 +48,45 @@ def fit(sequences: Sequences, pack_length: int, overlong: Overlong = "error") ->
     if not long:
         return Fitted(sequences, list(everything), 0, 0)
     if overlong == "error":
-        raise InvalidArgument(
-            f"prompt {sequences.prompt_ids[long[0]]!r}: a sequence of {length[long[0]]} tokens does not fit into rows of"
-            f" {pack_length}; raise pack_length, or set overlong to truncate or drop"
-        )
+        check_length(sequences.prompt_ids[long[0]], int(length[long[0]]), pack_length)
     if overlong == "drop":
         gone = set(long)
         return Fitted(sequences, [number for number in everything if number not in gone], 0, len(long))
     return Fitted(sequences.shortened(long, pack_length), list(everything), len(long), 0)
 
 
+def check_length(prompt_id: Any, length: int, pack_length: int) -> None:
+    """Raise InvalidArgument, which names the prompt, for a sequence that is longer than a row."""
+    if length > pack_length:
+        raise InvalidArgument(
+            f"prompt {prompt_id!r}: a sequence of {length} tokens does not fit into rows of {pack_length}; raise"
+            " pack_length, or set overlong to truncate or drop"
+        )
+
+
 def best_fit(lengths: Sequence[int], numbers: Sequence[int], pack_length: int) -> list[list[int]]:
     """Return rows of at most `pack_length` tokens; O(n log n) comparisons."""
     rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # sorted: how much room a row has, and which it is
-    for number in sorted(numbers, key=lambda number: -lengths[number]):
-        length = lengths[number]
-        place = bisect_left(room, (length, -1))
+    # Sorted: how much room a row has, and which it is, in one number, since those are compared quickest.
+    room: list[int] = []
+    most = len(numbers) + 1
+    for number in longest_first(lengths, numbers):
+        place = bisect_left(room, lengths[number] * most)
         if place == len(room):
             left, row = pack_length, len(rows)
             rows.append([])
         else:
-            left, row = room.pop(place)
+            left, row = divmod(room.pop(place), most)
         rows[row].append(number)
-        left -= length
-        room.insert(bisect_left(room, (left, row)), (left, row))
+        insort(room, (left - lengths[number]) * most + row)
     for members in rows:
         members.sort()
     return rows
+
+
+def longest_first(lengths: Sequence[int], numbers: Sequence[int]) -> list[int]:
+    """Return the numbers of sequences, the longest first, equal ones in order."""
+    return sorted(numbers, key=lengths.__getitem__, reverse=True)
 
 
 def pack(

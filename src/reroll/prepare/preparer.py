@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from reroll.errors import Closed, InvalidArgument
 from reroll.prepare.async_preparer import AsyncPreparer
@@ -17,6 +17,11 @@ from reroll.prepare.results import GenerationResult
 from reroll.prepare.step import StepData
 
 T = TypeVar("T")
+
+_ELSEWHERE: Final = (
+    "a Preparer lives in the process that made it: call it there, from any thread (DataLoader: num_workers=0). There is no "
+    "client yet that reaches it from other processes; where you have one of your own, give its get_data instead"
+)
 
 
 class Preparer:
@@ -46,6 +51,7 @@ class Preparer:
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._left_over: list[GenerationResult] = []
+        self._calls: set[concurrent.futures.Future[Any]] = set()
 
     def start(self) -> Self:
         """Start both loops."""
@@ -90,6 +96,10 @@ class Preparer:
             thread.join()
         return self._left_over
 
+    def __reduce__(self) -> str:
+        """Refuse to be sent to another process."""
+        raise InvalidArgument(_ELSEWHERE)
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -101,16 +111,15 @@ class Preparer:
     def _call(self, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine in the loop, and wait for it. An interrupt of this thread cancels it."""
         if os.getpid() != self._pid:
-            raise InvalidArgument(
-                "a Preparer lives in the process that made it; call it there (DataLoader: num_workers=0), or through "
-                "an actor or a server"
-            )
+            raise InvalidArgument(_ELSEWHERE)
         with self._gate:
             if not self._is_open:
                 raise Closed("the preparer was shut down")
             if self._loop is None:
                 self._loop = self._begin()
             future = asyncio.run_coroutine_threadsafe(verb(), self._loop)
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -121,11 +130,19 @@ class Preparer:
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         begun: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._main(begun)), name="reroll-preparer", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(begun,), name="reroll-preparer", daemon=True)
         self._thread.start()
         return begun.result()
+
+    def _run(self, begun: "concurrent.futures.Future[asyncio.AbstractEventLoop]") -> None:
+        try:
+            asyncio.run(self._main(begun))
+        finally:  # whatever ended the loop, nobody waits for it any more
+            with self._gate:
+                self._is_open = False
+                calls = list(self._calls)
+            for future in calls:
+                future.cancel()
 
     async def _main(self, begun: "concurrent.futures.Future[asyncio.AbstractEventLoop]") -> None:
         self._stop = asyncio.Event()

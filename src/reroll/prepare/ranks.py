@@ -17,7 +17,7 @@ from reroll.errors import InvalidArgument
 from reroll.prepare.building import build_rows
 from reroll.prepare.columns import Memory
 from reroll.prepare.packed import PackedBatch
-from reroll.prepare.packing import Fitted, Overlong, best_fit, fit
+from reroll.prepare.packing import Fitted, Overlong, best_fit, fit, longest_first
 from reroll.prepare.sequences import Sequences
 
 WeightNorm = Literal["max", "mean", "none"]
@@ -66,7 +66,7 @@ class RankBatch:
 
 
 def split(
-    sequences: Sequences,
+    sequences: Sequences | Fitted,
     num_ranks: int,
     *,
     pack_length: int,
@@ -89,7 +89,7 @@ def split(
             f"num_ranks={num_ranks} and rows_per_micro_batch={rows_per_micro_batch} must be at least 1,"
             f" filler_length={filler_length} at least 0"
         )
-    fitted = fit(sequences, pack_length, overlong)
+    fitted = sequences if isinstance(sequences, Fitted) else fit(sequences, pack_length, overlong)
     table = fitted.sequences
     lengths: list[int] = table.length.tolist()
     rows = _rows_for(lengths, fitted.numbers, num_ranks, pack_length)
@@ -130,13 +130,13 @@ def spread(
 ) -> list[list[int]] | None:
     """Return the sequences in `count` rows, longest first, each in the row that has the least; None if one overflows."""
     rows: list[list[int]] = [[] for _ in range(count)]
-    heap = [(0, row) for row in range(count)]
-    for number in sorted(numbers, key=lambda number: -lengths[number]):
-        size, row = heap[0]
+    heap = list(range(count))  # the size of each row, and which it is, in one number
+    for number in longest_first(lengths, numbers):
+        size, row = divmod(heap[0], count)
         if size + lengths[number] > pack_length:
             return None
         rows[row].append(number)
-        heapreplace(heap, (size + lengths[number], row))
+        heapreplace(heap, heap[0] + lengths[number] * count)
     for members in rows:
         members.sort()
     return rows

@@ -35,8 +35,8 @@ class GenerationResult:
     index: int | None = None
     """Number of the prompt in its data set."""
     prompt_ids: npt.ArrayLike
-    responses: Sequence[npt.ArrayLike]
-    """Token ids."""
+    responses: Sequence[npt.ArrayLike | None]
+    """Token ids; None is an empty response."""
     finish_reasons: Sequence[str | None]
     logprobs: Sequence[npt.ArrayLike | None] | None = None
     """Of the response tokens; NaN where a token has none."""
@@ -46,11 +46,15 @@ class GenerationResult:
     model_step: int | None = None
     """The version that generated all of it; `versions` says it token by token."""
     versions: Sequence[npt.ArrayLike | VersionRuns | None] | None = None
+    task: str | None = None
+    """Of the buffer, where a preparer has several."""
+    group_uid: int | None = None
+    """Of the group in the buffer, aborted or expired, that was taken out and is continued by this."""
     ground_truth: Any = None
     dataset: Any = None
     raw_query: str | None = None
     reward_metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Numbers about this result, or sequences with a number for each response."""
+    """Numbers about this result, or sequences with a number for each response; what is no number is only passed through."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -121,7 +125,7 @@ def _check_group_size(result: GenerationResult, group_size: int | None, min_grou
 
 
 def _member(result: GenerationResult, place: int, eos_token_id: int | None, train_empty: bool) -> Rollout:
-    response: Any = result.responses[place]
+    response: Any = () if result.responses[place] is None else result.responses[place]
     logprobs: Any = None if result.logprobs is None else result.logprobs[place]
     mask: Any = None if result.masks is None else result.masks[place]
     versions: Any = None if result.versions is None else result.versions[place]

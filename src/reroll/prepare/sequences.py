@@ -14,7 +14,7 @@ import numpy.typing as npt
 from reroll.errors import InvalidArgument
 from reroll.prepare.advantages import Method, advantages_by_group, priority_of
 from reroll.prepare.filters import prompt_id_of, scores_of
-from reroll.prepare.members import Floats, Ids, Mask, Member, read_member
+from reroll.prepare.members import Floats, Ids, Mask, read_members
 from reroll.rollout import VersionRuns, effective_response_mask, read_score
 from reroll.sample import Sample, SampleInfo
 
@@ -154,11 +154,12 @@ def sequences_of(
     sizes = np.array([len(group) for group in groups], np.int64)
     scores = _read_scores(groups, needed=advantage is not None)
     advantages = np.zeros(len(scores)) if advantage is None else advantages_by_group(scores, sizes, advantage)
-    prompt_ids = [prompt_id_of(group) for group in groups]
-    members = _read_members(groups, prompt_ids)
-    columns = [list(column) for column in zip(*members, strict=True)] or [[] for _ in range(6)]
-    prompts, responses, logprobs, masks, versions, reasons = columns
     group = np.repeat(np.arange(len(drawn)), sizes)
+    places = group.tolist()
+    named = [prompt_id_of(group) for group in groups]
+    prompt_ids = [named[place] for place in places]
+    rollouts = [rollout for group in groups for rollout in group]
+    prompts, responses, logprobs, masks, versions, reasons = read_members(rollouts, prompt_ids)
     times_used = np.array([info.times_sampled for info in infos], np.int64)[group]
     weight = np.array([info.weight for info in infos], np.float64)[group]
     staleness = np.array([info.staleness for info in infos], np.int64)[group]
@@ -166,14 +167,12 @@ def sequences_of(
         staleness = _staleness(versions, staleness, train_step)
     is_truncated = np.array([reason == TRUNCATED for reason in reasons], np.bool_)
     if token_stale_threshold is not None and train_step is not None:
-        rollouts = [rollout for group in groups for rollout in group]
         for row in np.flatnonzero(staleness >= token_stale_threshold).tolist():
             fresh = effective_response_mask(rollouts[row], train_step, token_stale_threshold)
             masks[row] = np.asarray(fresh, np.uint8)
     is_masked = is_truncated & mask_truncated
     for row in np.flatnonzero(is_masked).tolist():
         masks[row] = np.zeros(len(responses[row]), np.uint8)
-    places = group.tolist()
     return Sequences(
         prompts=prompts,
         responses=responses,
@@ -181,7 +180,7 @@ def sequences_of(
         masks=masks,
         versions=versions,
         uids=[infos[place].uid for place in places],
-        prompt_ids=[prompt_ids[place] for place in places],
+        prompt_ids=prompt_ids,
         finish_reasons=reasons,
         group=group,
         member=np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
@@ -199,19 +198,11 @@ def sequences_of(
     )
 
 
-def _read_members(groups: Sequence[Sequence[Any]], prompt_ids: Sequence[Any]) -> list[Member]:
-    members: list[Member] = []
-    for group, prompt_id in zip(groups, prompt_ids, strict=True):
-        try:
-            members += map(read_member, group)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"prompt {prompt_id!r}: {error}") from error
-    return members
-
-
 def _read_scores(groups: Sequence[Sequence[Any]], *, needed: bool) -> FloatColumn:
     """Return the reward of every member, NaN where there is none; raises InvalidArgument if it is needed."""
-    found = [read_score(getattr(rollout, "reward", None)) for group in groups for rollout in group]
+    found = [getattr(rollout, "reward", None) for group in groups for rollout in group]
+    if not set(map(type, found)) <= {float, type(None)}:
+        found = list(map(read_score, found))
     scores = np.array(found, np.float64)  # None becomes NaN
     if not np.isfinite(scores).all():
         for group in groups:

@@ -1,7 +1,9 @@
 """Where results come from: whatever has `get`, can be called, or can be iterated, with or without `await`.
 
 A source that blocks is read in a thread of its own, one item at a time: the next is read when the last is in the buffer,
-so that a full buffer holds the source back.
+so that a full buffer holds the source back. Nothing is read after the end: a thread that waits in a `queue.Queue` is woken.
+Other sources have no way to wake who waits in them; where their `get` takes a timeout, it looks now and then whether it is
+still wanted, since one that waits on would take an item that is meant for the next reader.
 """
 
 import asyncio
@@ -10,14 +12,14 @@ import inspect
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from reroll.errors import InvalidArgument
 
 Deliver = Callable[[Any], Coroutine[Any, Any, None]]
 
 _LOOK_S: Final = 0.25
-"""How often a thread that waits in `get` looks whether it is still wanted. Items wake it at once."""
+"""How often a thread that cannot be woken looks whether it is still wanted. Items wake it at once."""
 _ENDS: Final[tuple[type[Exception], ...]] = (
     StopIteration,
     StopAsyncIteration,
@@ -54,16 +56,59 @@ def _awaitable(source: Any) -> Callable[[], Awaitable[Any]] | None:
     return None
 
 
-def _blocking(source: Any) -> Callable[[], Any]:
-    """Return how to read the next item, which may raise queue.Empty after a while, or StopIteration at the end."""
+class Reading(Protocol):
+    """How a thread reads a source that blocks."""
+
+    def read(self) -> Any:
+        """Return the next item. Raises queue.Empty if there is none yet, StopIteration at the end."""
+
+    def stop(self) -> None:
+        """Let `read` return soon, if that can be done."""
+
+
+class _Calling:
+    """Calls something for each item."""
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self.read = read
+
+    def stop(self) -> None:
+        pass
+
+
+class _Queueing:
+    """Waits in a `queue.Queue` on the condition that the queue itself waits on, so that it can be woken."""
+
+    def __init__(self, source: "queue.Queue[Any]") -> None:
+        self._source = source
+        self._stopped = False
+
+    def read(self) -> Any:
+        source = self._source
+        with source.not_empty:
+            while not (source._qsize() or self._stopped or getattr(source, "is_shutdown", False)):  # noqa: SLF001  (made to be overridden)
+                source.not_empty.wait()
+        if self._stopped:
+            raise queue.Empty
+        return source.get_nowait()
+
+    def stop(self) -> None:
+        self._stopped = True
+        with self._source.not_empty:
+            self._source.not_empty.notify_all()
+
+
+def _blocking(source: Any) -> Reading:
+    """Return how to read a source that blocks. Raises InvalidArgument for what is none."""
+    if isinstance(source, queue.Queue):
+        return _Queueing(source)
     get = getattr(source, "get", None)
     if callable(get) and not isinstance(source, dict):
-        return (lambda: get(timeout=_LOOK_S)) if _takes_timeout(get) else get
+        return _Calling((lambda: get(timeout=_LOOK_S)) if _takes_timeout(get) else get)
     if callable(source):
-        read: Callable[[], Any] = source
-        return read
+        return _Calling(source)
     if isinstance(source, Iterable):
-        return iter(source).__next__
+        return _Calling(iter(source).__next__)
     raise InvalidArgument(
         f"a source has get(), can be called, or can be iterated, with or without await; {source!r} is none of these"
     )
@@ -79,8 +124,8 @@ def _takes_timeout(get: Callable[..., Any]) -> bool:
 class _Reader:
     """Reads in a thread, delivers in the loop."""
 
-    def __init__(self, read: Callable[[], Any], sentinel: Any, deliver: Deliver) -> None:
-        self._read = read
+    def __init__(self, reading: Reading, sentinel: Any, deliver: Deliver) -> None:
+        self._reading = reading
         self._sentinel = sentinel
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
@@ -94,9 +139,11 @@ class _Reader:
             await asyncio.shield(self._over)
         except asyncio.CancelledError:
             self._stopped.set()
+            self._reading.stop()
             if self._delivery is not None:  # it may wait for room
                 self._delivery.cancel()
-            # One that looks now and then ends soon, and takes nothing after that. Others are left to their source.
+            # One that is woken, or looks now and then, ends soon and takes nothing after that. Others are left to their
+            # source.
             await asyncio.wait([self._over], timeout=2 * _LOOK_S)
             raise
 
@@ -105,7 +152,7 @@ class _Reader:
         try:
             while not self._stopped.is_set():
                 try:
-                    item = self._read()
+                    item = self._reading.read()
                 except queue.Empty:
                     continue
                 if item is self._sentinel:

@@ -7,10 +7,12 @@ from typing import Any
 from reroll.prepare.arrivals import Generated
 from reroll.prepare.columns import Memory
 from reroll.prepare.config import PrepareConfig
-from reroll.prepare.metrics import generation_metrics, packing_metrics, training_metrics
+from reroll.prepare.metrics import outcome_metrics, packing_metrics, training_metrics
+from reroll.prepare.outcomes import Outcome
 from reroll.prepare.packed import PackedBatch
+from reroll.prepare.packing import fit
 from reroll.prepare.ranks import RankBatch, split
-from reroll.prepare.sequences import sequences_of
+from reroll.prepare.sequences import Sequences, sequences_of
 from reroll.sample import Sample
 
 
@@ -53,41 +55,59 @@ class Prepared:
 
 def prepare_step(
     step: int,
-    samples: Sequence[Sample],
+    samples: Mapping[str, Sequence[Sample]],
     generated: Generated,
     config: PrepareConfig,
     memory: Memory | None = None,
 ) -> Prepared:
-    """Return a step that is made of these groups, in memory that is used again. Raises InvalidArgument, which names the prompt."""
+    """Return a step that is made of these groups, by task. Raises InvalidArgument, which names the prompt.
+
+    It lies in memory that is used again.
+    """
+    drawn = [sample for given in samples.values() for sample in given]
     sequences = sequences_of(
-        samples,
+        drawn,
         advantage=config.advantage,
         mask_truncated=config.mask_truncated,
         use_importance_weights=config.importance_weights,
         train_step=step,
     )
+    fitted = fit(sequences, config.pack_length, config.overlong)
     parts = split(
-        sequences,
+        fitted,
         config.num_ranks,
         pack_length=config.pack_length,
-        overlong=config.overlong,
         rows_per_micro_batch=config.rows_per_micro_batch,
         pad_token_id=config.pad_token_id,
         memory=memory,
     )
     metrics = {
-        **_generation_metrics(generated, config),
-        **training_metrics(sequences),
+        **_generation_metrics(generated.outcomes(), config),
+        **{f"gen/{name}": float(count) for name, count in sorted(generated.others.items())},
+        **training_metrics(fitted.trained),
         **packing_metrics(parts),
     }
-    return Prepared(step, parts, [sample.info.uid for sample in samples], metrics)
+    if len(config.sizes) > 1:
+        metrics |= _metrics_by_task(samples, generated, fitted.trained, config)
+    return Prepared(step, parts, [sample.info.uid for sample in drawn], metrics)
 
 
-def _generation_metrics(generated: Generated, config: PrepareConfig) -> dict[str, float]:
-    metrics = generation_metrics(
-        [arrival.group for arrival in generated.arrivals],
-        [arrival.verdict for arrival in generated.arrivals],
-        max_possible_score=config.max_possible_score,
-        filter_zero_std=config.filter_zero_std,
+def _generation_metrics(outcomes: Sequence[Outcome], config: PrepareConfig) -> dict[str, float]:
+    return outcome_metrics(
+        outcomes, max_possible_score=config.max_possible_score, filter_zero_std=config.filter_zero_std
     )
-    return metrics | {f"gen/{name}": float(count) for name, count in sorted(generated.others.items())}
+
+
+def _metrics_by_task(
+    samples: Mapping[str, Sequence[Sample]], generated: Generated, trained: Sequences, config: PrepareConfig
+) -> dict[str, float]:
+    """Return the metrics of each task by itself: `gen/score_mean` of the task math is `gen/math/score_mean`."""
+    found: dict[str, float] = {}
+    first = 0
+    for task, given in samples.items():
+        last = first + len(given)
+        of_task = trained.where((trained.group >= first) & (trained.group < last))
+        of_all = _generation_metrics(generated.outcomes(task), config) | training_metrics(of_task)
+        found |= {name.replace("/", f"/{task}/", 1): value for name, value in of_all.items()}
+        first = last
+    return found

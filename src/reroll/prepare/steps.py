@@ -14,6 +14,7 @@ class Steps(Generic[T]):
         """Begin after step `last`."""
         self._async_steps = async_steps
         self._asked = [last] * num_ranks
+        self._given = [last] * num_ranks
         self._ready: dict[int, T] = {}
         self._begin = last
         self.done = last
@@ -35,10 +36,11 @@ class Steps(Generic[T]):
                 f"step {step} is gone: {self._why_gone()}; rank {rank} may ask for step {oldest} or later, and a trainer "
                 "that restarts from a checkpoint has to restore() it"
             )
-        if step > max(self._asked) + 1:
+        if step > self._given[rank] + 1:
+            # To ask for a step says that those before it are trained.
             raise InvalidArgument(
-                f"step {step} is ahead: no rank has asked for step {max(self._asked) + 1} yet; ask for one after the other"
-                " (a trainer that restarts has to restore() its checkpoint, or set first_step)"
+                f"step {step} is ahead: rank {rank} has not got step {self._given[rank] + 1} yet; ask for one after the "
+                "other (a trainer that restarts has to restore() its checkpoint, or set first_step)"
             )
 
     def _why_gone(self) -> str:
@@ -52,9 +54,9 @@ class Steps(Generic[T]):
         self._forget()
 
     def finish(self, step: int) -> None:
-        """Note that a step, and all before it, was trained. Raises InvalidArgument for one that nobody has asked for."""
-        if not isinstance(step, int) or isinstance(step, bool) or step > max(self._asked):
-            raise InvalidArgument(f"step {step!r} cannot be done: no rank has asked for it")
+        """Note that a step, and all before it, was trained. Raises InvalidArgument for one that nobody has got."""
+        if not isinstance(step, int) or isinstance(step, bool) or step > max(self._given):
+            raise InvalidArgument(f"step {step!r} cannot be done: no rank has got it")
         self.done = max(self.done, step)
 
     def is_asked_for(self, step: int) -> bool:
@@ -71,17 +73,19 @@ class Steps(Generic[T]):
         self.newest = step
         self._forget()
 
-    def get(self, step: int) -> T | None:
-        """Return a step, None while it is not prepared."""
+    def is_ready(self, step: int) -> bool:
+        """Return whether a step is prepared, and not gone."""
+        return step in self._ready
+
+    def give(self, rank: int, step: int) -> T | None:
+        """Return a step to a rank, None if it is not prepared."""
+        if step in self._ready:
+            self._given[rank] = max(self._given[rank], step)
         return self._ready.get(step)
 
     def due(self) -> int:
         """Return up to which step all ranks are done."""
         return max(self.done, min(self._asked) - 1)
-
-    def waiting(self) -> int:
-        """Return how many prepared steps no rank has asked for."""
-        return max(0, self.newest - max(self._asked))
 
     def _forget(self) -> None:
         oldest = min(self._asked) - 1

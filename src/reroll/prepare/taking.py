@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from reroll.prepare.config import PrepareConfig
@@ -14,8 +14,8 @@ from reroll.waiting import LoopWaits
 class _Plan(NamedTuple):
     """What the preparing loop waits for."""
 
-    wanted: int | None
-    """How many groups the step has; None while that is not known."""
+    wanted: Mapping[str, int] | None
+    """How many groups of each task the step has; None while that is not known."""
     is_last: bool
     """Whether nothing will come any more."""
     patience_s: float | None
@@ -63,9 +63,10 @@ class Taking:
         await self._expire(step)
         while True:
             moves, plan = self._moves, self._plan(step)
-            if plan.wanted == 0:
+            wanted = await self._there(plan.wanted)
+            if wanted is not None and not any(wanted.values()):
                 return None
-            batch = await self._try(step, plan)
+            batch = await self._try(step, wanted, plan)
             if batch is not None:
                 return batch
             if self._plan(step) != plan:
@@ -76,24 +77,38 @@ class Taking:
                 await self._until_moved(moves)
 
     def _plan(self, step: int) -> "_Plan":
-        size, is_last, arrivals = self._config.global_batch_size, self.has_ended, self._intake.arrivals
+        sizes, is_last, arrivals = self._config.sizes, self.has_ended, self._intake.arrivals
         patience = self._config.short_after_s if self._is_asked_for(step) else None
         if self._config.when_filtered == "wait":
-            return _Plan(size, is_last, patience)
-        is_enough = arrivals.counted >= size or (is_last and self._may_be_short() and arrivals.counted > 0)
-        return _Plan(arrivals.passed_of(size) if is_enough else None, is_last, patience)
+            return _Plan(sizes, is_last, patience)
+        counted = {task: arrivals.counted(task) for task in sizes}
+        is_rest = is_last and self._may_be_short() and any(counted.values())
+        if not is_rest and any(counted[task] < size for task, size in sizes.items()):
+            return _Plan(None, is_last, patience)
+        return _Plan(
+            {task: arrivals.passed_of(task, size) for task, size in sizes.items()}, is_last, patience
+        )
 
-    async def _try(self, step: int, plan: "_Plan") -> Any:
+    async def _there(self, wanted: Mapping[str, int] | None) -> Mapping[str, int] | None:
+        """Return what is wanted of a step; of what passed, without what was evicted or became too stale since."""
+        if wanted is None or self._config.when_filtered == "wait":
+            return wanted
+        return {
+            task: min(count, await self._buffer.count(task, Status.COMPLETED))
+            for task, count in wanted.items()
+        }
+
+    async def _try(self, step: int, wanted: Mapping[str, int] | None, plan: "_Plan") -> Any:
         """Return the groups of a step; None if they are not there, or another plan is to be made."""
-        if plan.wanted is None:
+        if wanted is None:
             return None
         if not plan.is_last:
-            batch = await self._lease(step, plan.wanted, plan)
+            batch = await self._lease(step, wanted, plan)
             if batch is not None or plan.patience_s is None or self._plan(step) != plan:
                 return batch
-        return await self._lease_rest(step, plan.wanted)
+        return await self._lease_rest(step, wanted)
 
-    async def _lease(self, step: int, wanted: int, plan: "_Plan") -> Any:
+    async def _lease(self, step: int, wanted: Mapping[str, int], plan: "_Plan") -> Any:
         """Return a full step; None if the plan changed, or patience was over, before there was one."""
         lease = asyncio.create_task(self._leased(step, wanted, wait=True))
         other = asyncio.create_task(
@@ -109,11 +124,10 @@ class Taking:
             raise
         return await _given_up(lease, other)
 
-    async def _lease_rest(self, step: int, wanted: int) -> Any:
+    async def _lease_rest(self, step: int, wanted: Mapping[str, int]) -> Any:
         """Return a step of what is there; None if it is nothing, or less than it has to be."""
         batch = await self._leased(step, wanted, wait=False)
-        count = batch.counts[self._config.task]
-        if count == wanted or (count and self._may_be_short()):
+        if batch.counts == wanted or (any(batch.counts.values()) and self._may_be_short()):
             return batch
         await batch.nack()
         return None
@@ -121,20 +135,19 @@ class Taking:
     def _may_be_short(self) -> bool:
         return self._config.allow_short and self.source_error is None
 
-    async def _leased(self, step: int, wanted: int, *, wait: bool) -> Any:
-        return await self._buffer.lease({self._config.task: wanted}, wait=wait, train_step=step)
+    async def _leased(self, step: int, wanted: Mapping[str, int], *, wait: bool) -> Any:
+        return await self._buffer.lease(wanted, wait=wait, train_step=step)
 
     async def _expire(self, step: int) -> None:
-        limit = self._config.max_staleness
-        if limit is None:
-            return
-        task = self._config.task
-        expired = await self._buffer.refresh_staleness(
-            task_stale_thresholds={task: limit + 1},
-            current_train_step=step,
-            expired_groups_retryable_by_task={task: self._config.retry_expired},
-        )
-        self._intake.expired(expired[task])
+        limits = {task: self._config.staleness_limit(task) for task in self._config.sizes}
+        thresholds = {task: limit + 1 for task, limit in limits.items() if limit is not None}
+        if thresholds:
+            expired = await self._buffer.refresh_staleness(
+                task_stale_thresholds=thresholds,
+                current_train_step=step,
+                expired_groups_retryable_by_task=dict.fromkeys(thresholds, self._config.retry_expired),
+            )
+            self._intake.expired(sum(expired.values()))
 
     async def _tell_over(self, step: int, moves: int) -> None:
         """Let whoever waits for a step know that there will be none, unless something moves."""
@@ -147,11 +160,12 @@ class Taking:
 
     async def missing(self, step: int) -> str:
         """Return how many groups a step lacks, and since when."""
-        size, arrivals = self._config.global_batch_size, self._intake.arrivals
+        sizes, arrivals = self._config.sizes, self._intake.arrivals
         if self._config.when_filtered == "yield":
-            there, what = arrivals.counted, "results"
+            there, what = {task: arrivals.counted(task) for task in sizes}, "results"
         else:
-            there, what = await self._buffer.count(self._config.task, Status.COMPLETED), "groups"
+            there = {task: await self._buffer.count(task, Status.COMPLETED) for task in sizes}
+            what = "groups"
         seconds = None if self._last_result is None else time.monotonic() - self._last_result
         when = "no result has come" if seconds is None else f"the last result came {seconds:.1f} s ago"
         repeated = (
@@ -160,8 +174,16 @@ class Taking:
             if self._intake.repeated
             else ""
         )
-        missing = max(0, size - there)
-        held = "" if missing else " (are they held back by the rate limiter of the buffer?)"
+        lacking = {task: size - there[task] for task, size in sizes.items() if size > there[task]}
+        by_task = ", ".join(f"{count} of task {task!r}" for task, count in lacking.items())
+        held = (
+            " (are they held back by the rate limiter of the buffer?)"
+            if not lacking
+            else f" ({by_task})"
+            if len(sizes) > 1
+            else ""
+        )
+        missing, size = sum(lacking.values()), self._config.global_batch_size
         return f"{missing} of {size} {what} are missing for step {step}{held}; {when}, {arrivals.results} in all{repeated}"
 
     async def _until_moved(self, moves: int) -> None:

@@ -25,13 +25,17 @@ class Measure(NamedTuple):
 
 def measure(lengths: Sequence[int], scores: Sequence[float | None]) -> Measure:
     """Return the measure of responses of these lengths and scores."""
-    finite = [score for score in scores if score is not None and isfinite(score)]
+    finite = [score for score in scores if score is not None]
+    total = sum(finite)
+    if not isfinite(total):  # hardly ever; a finite sum has finite parts
+        finite = [score for score in finite if isfinite(score)]
+        total = sum(finite)
     count = len(finite)
     return Measure(
         sum(lengths),
         bytes([length.bit_length() for length in lengths]),
         count,
-        float(sum(finite)),
+        float(total),
         len([score for score in finite if score > 0]),
         count > 1,
         count > 1 and finite.count(finite[0]) == count,

@@ -134,6 +134,7 @@ def _read_lists(rollout: Any) -> tuple[Any, ...]:
     """Return the same fields of any object, without response if not all tokens are in lists."""
     response, prompt, versions = rollout.response_ids, rollout.prompt_ids, rollout.response_model_steps
     mask, logprobs = rollout.response_mask, rollout.logprobs
+    status, stated = rollout.status, rollout.seq_staleness
     if not (
         type(response) is type(prompt) is type(versions) is list
         and (mask is None or type(mask) is list)
@@ -146,8 +147,8 @@ def _read_lists(rollout: Any) -> tuple[Any, ...]:
         versions,
         mask,
         logprobs,
-        read_status(rollout.status),
-        read_seq_staleness(rollout),
+        status if type(status) is Status else read_status(status),
+        0 if stated == 0 else read_seq_staleness(rollout),
         getattr(rollout, "reward", None),
         getattr(rollout, "num_tokens", None),
         getattr(rollout, "input_ids", None),

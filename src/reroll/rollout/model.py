@@ -218,6 +218,13 @@ class Rollout:
         ) = state
         return self
 
+    def extend_versions(self, model_step: int) -> None:
+        """Give this version to the response tokens that have none."""
+        versions, tokens = self._response_model_steps, self._response_ids
+        missing = (0 if tokens is None else len(tokens)) - len(versions)
+        if missing > 0:
+            self._response_model_steps = versions.extended(model_step, missing)
+
     def clear_response(self) -> None:
         """Become what `reset` makes of any object, without a check of each value. O(1)."""
         self._tokens = None if self._prompt_ids is None else _DERIVED

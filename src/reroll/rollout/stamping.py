@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from reroll.rollout.foreign import RolloutLike
+from reroll.rollout.model import Rollout
 from reroll.rollout.tally import count_unstamped
 from reroll.rollout.versions import VersionRuns
 
@@ -19,6 +20,9 @@ def stamp(rollout: RolloutLike, model_step: int) -> None:
 
     The object gets a new list (or array, or tuple, as it had): the old one may be shared with others.
     """
+    if type(rollout) is Rollout:
+        rollout.extend_versions(model_step)
+        return
     versions, tokens = rollout.response_model_steps, rollout.response_ids
     # Lists are counted here, for nearly all are, and every put stamps.
     in_lists = type(versions) is type(tokens) is list

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from reroll.errors import StoreFailed
 from reroll.store import schema
+from reroll.store.ahead import ahead
 from reroll.store.change import Change, net
 from reroll.store.connections import connect, writing
 from reroll.store.lock import DirectoryLock
@@ -92,9 +93,11 @@ def _fill(connection: sqlite3.Connection, changes: Iterable[Change], path: Path)
         connection.execute("BEGIN EXCLUSIVE")
         schema.create(connection)
         into = Writing.anew(connection)
-    for change in changes:  # whose errors are not ours
-        with writing(path):
-            into.apply(net((change,)))
+    # Payloads are encoded in one thread while SQLite, which needs no interpreter, writes those before in this one.
+    with ahead(changes, f"reroll checkpoint {path}") as made:
+        for change in made:  # whose errors are not ours
+            with writing(path):
+                into.apply(net((change,)))
     with writing(path):
         into.finish()
         connection.execute("COMMIT")

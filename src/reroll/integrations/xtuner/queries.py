@@ -1,0 +1,180 @@
+"""Query nodes and `parse_query` of xtuner's storages: conditions on the six fields of a `StorageItem`.
+
+A condition means what it means in `reroll.query`, which checks it when the node is made and answers it later. Only `item`,
+the rollouts themselves, is compared here: that language knows metadata only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from reroll.errors import QueryError
+from reroll.integrations.xtuner.statuses import ours
+from reroll.query import And, Not, Or, Query, matches
+from reroll.query.explain import at_index, at_key, instead, shown
+from reroll.query.fields import FIELDS
+from reroll.query.operands import OPERATORS, condition
+from reroll.query.parse import LOGIC, MAX_DEPTH
+from reroll.rollout.sameness import same
+
+LogicOperator: TypeAlias = Literal["$and", "$or", "$not"]
+Operators: TypeAlias = Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$not_in", "$between"]
+QueryDict: TypeAlias = dict[str, Any]
+"""A query as plain dicts; ready nodes may stand in it wherever a query may."""
+
+QUERY_FIELDS = ("item", "uid", "timestamp_id", "task_name", "status", "staleness")
+
+
+class QueryNode:
+    """A query: it holds for an item, or it does not."""
+
+
+@dataclass(frozen=True)
+class LogicNode(QueryNode):
+    """All hold, one holds, or the only one does not. Raises QueryError for what is no such thing."""
+
+    relation: LogicOperator
+    conditions: Sequence[QueryNode]
+
+    def __post_init__(self) -> None:
+        if self.relation not in LOGIC:
+            raise QueryError(f"{self.relation!r} is no relation; use one of: {', '.join(LOGIC)}")
+        wrong = [part for part in self.conditions if not isinstance(part, QueryNode)]
+        if wrong:
+            raise QueryError(f"{self.relation}: {shown(wrong[0])} is no query node; parse_query makes one")
+        if self.relation == "$not" and len(self.conditions) != 1:
+            raise QueryError(f"$not takes one query, not {len(self.conditions)}; put them into $and or $or")
+
+
+class ConditionNode(QueryNode):
+    """One field, compared with something."""
+
+    field: str
+    metadata: Query | None
+    """The same as a query of a buffer; None if it is about rollouts."""
+
+    def _check(self, operator: str, operand: object) -> None:
+        path = at_key(at_key("where", self.field), operator)
+        object.__setattr__(self, "metadata", _checked(self.field, operator, operand, path))
+
+
+@dataclass(frozen=True)
+class ScalarNode(ConditionNode):
+    """A field, compared with one value. Raises QueryError."""
+
+    field: str
+    op: Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]
+    value: Any
+
+    def __post_init__(self) -> None:
+        self._check(self.op, self.value)
+
+
+@dataclass(frozen=True)
+class SetNode(ConditionNode):
+    """A field whose value is one of these, or none of them. Raises QueryError."""
+
+    field: str
+    op: Literal["$in", "$not_in"]
+    value: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        self._check(self.op, self.value)
+
+
+@dataclass(frozen=True)
+class BetweenNode(ConditionNode):
+    """A field between two values, both included. Raises QueryError, also if the lower is above the upper."""
+
+    op: ClassVar[str] = "$between"
+    field: str
+    lower: Any
+    upper: Any
+
+    def __post_init__(self) -> None:
+        self._check(self.op, [self.lower, self.upper])
+
+
+def holds(node: QueryNode, item: Any) -> bool:
+    """Return whether an item satisfies a query."""
+    match node:
+        case LogicNode("$and", parts):
+            return all(holds(part, item) for part in parts)
+        case LogicNode(relation, parts):
+            return any(holds(part, item) for part in parts) == (relation == "$or")
+        case ConditionNode() if node.metadata is not None:
+            return matches(node.metadata, item)
+        case SetNode(_, operator, groups):
+            return any(same(item.item, group) for group in groups) == (operator == "$in")
+        case ScalarNode(_, operator, group):
+            return same(item.item, group) == (operator == "$eq")
+    raise TypeError(f"{node!r} is no query node of this module")
+
+
+def metadata_query(node: QueryNode) -> Query | None:
+    """Return a query of a buffer that finds the same groups; None if it is about rollouts."""
+    if not isinstance(node, LogicNode):
+        return node.metadata if isinstance(node, ConditionNode) else None
+    parts = tuple(query for part in node.conditions if (query := metadata_query(part)) is not None)
+    if len(parts) < len(node.conditions):
+        return None
+    return And(parts) if node.relation == "$and" else Or(parts) if node.relation == "$or" else Not(*parts)
+
+
+def parse_query(expr: Mapping[str, Any] | QueryNode) -> QueryNode:
+    """Return the nodes of a query: dicts and ready nodes, mixed. Raises QueryError, which names the path."""
+    return _query(expr, "where", depth=0)
+
+
+def _query(expr: object, path: str, depth: int) -> QueryNode:
+    if isinstance(expr, QueryNode):
+        return expr
+    if depth > MAX_DEPTH:
+        raise QueryError(f"{path}: nested more than {MAX_DEPTH} deep; flatten the $and, $or and $not")
+    if not isinstance(expr, Mapping):
+        raise QueryError(f"{path}: a query is a dict or a node, got {shown(expr)}")
+    parts = [node for key, value in expr.items() for node in _entry(key, value, path, depth)]
+    return parts[0] if len(parts) == 1 else LogicNode("$and", parts)
+
+
+def _entry(key: object, value: Any, path: str, depth: int) -> list[QueryNode]:
+    if not isinstance(key, str):
+        raise QueryError(f"{path}: keys are field names, $and, $or or $not, got {shown(key)}")
+    here = at_key(path, key)
+    match key:
+        case "$not":
+            return [LogicNode("$not", [_query(value, here, depth + 1)])]
+        case "$and" | "$or" as relation:
+            if not isinstance(value, list | tuple):
+                raise QueryError(f"{here}: {key} takes a list of queries, got {shown(value)}")
+            parts = [_query(part, at_index(here, place), depth + 1) for place, part in enumerate(value)]
+            return [LogicNode(relation, parts)]
+    operations = value if isinstance(value, Mapping) else {"$eq": value}
+    if not operations:
+        raise QueryError(f'{here}: an operator is needed, such as {{"$eq": ...}}')
+    return [_condition(key, operator, operand, here) for operator, operand in operations.items()]
+
+
+def _condition(name: str, operator: Any, operand: Any, path: str) -> ConditionNode:
+    if not isinstance(operator, str):
+        raise QueryError(f"{path}: operators are {', '.join(OPERATORS)}, got {shown(operator)}")
+    _checked(name, operator, operand, at_key(path, operator))  # with its path
+    match operator:
+        case "$in" | "$not_in":
+            return SetNode(name, operator, operand)
+        case "$between":
+            return BetweenNode(name, *operand)
+    return ScalarNode(name, operator, operand)  # type: ignore[arg-type]  # it was checked
+
+
+def _checked(name: str, operator: str, operand: object, path: str) -> Query | None:
+    """Return a condition as a query of a buffer, None if it is about rollouts. Raises QueryError."""
+    if name == "item":
+        if operator not in ("$eq", "$ne", "$in", "$not_in"):
+            raise QueryError(f"{path}: rollouts have no order; use $eq, $ne, $in or $not_in")
+        if operator in ("$in", "$not_in") and not isinstance(operand, list | tuple):
+            raise QueryError(f"{path}: expected a list or tuple of groups, got {shown(operand)}")
+        return None
+    if name not in QUERY_FIELDS:
+        raise QueryError(f"{path}: unknown field; {instead(name, (*QUERY_FIELDS, *LOGIC))}")
+    return condition(name, FIELDS[name], operator, ours(operand) if name == "status" else operand, path)
