@@ -1,6 +1,9 @@
 """`reroll demo --crash`: trainer, producer and buffer are killed once each, and the training goes on."""
 
 import json
+import subprocess
+import sys
+import tempfile
 from io import StringIO
 
 import pytest
@@ -31,3 +34,13 @@ def test_a_training_survives(mode, tmp_path):
     written = json.loads((tmp_path / "report.json").read_text())
     assert all(check["holds"] for check in written["crash"][0]["checks"])
     assert "Killed, and gone on" in (tmp_path / "report.html").read_text()
+
+
+def test_the_processes_end_with_the_one_that_started_them():
+    with tempfile.TemporaryDirectory(prefix="reroll-") as directory:
+        command = [sys.executable, "-m", "reroll.demo.lives", "buffer", directory, "async", "0", "1"]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with child:
+            assert json.loads(child.stdout.readline()) == {"event": "ready"}
+            child.stdin.close()  # what the end of the parent does
+            assert child.wait(60) == 1

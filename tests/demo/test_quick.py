@@ -73,7 +73,7 @@ def test_replay_uses_groups_again_within_its_limits(quick, mode):
     assert max(run.staleness) <= 8
     steps = len(run.curve)
     assert run.uses[1] == BATCH + FRESH * (steps - 1)  # the first step is all new
-    assert run.uses[1] + run.puts["filtered"] == run.ledger["put"]["groups"]
+    assert 0 <= run.puts["completed"] - run.uses[1] <= FRESH  # the next step's may be there already
 
 
 @pytest.mark.parametrize("mode", ["replay-uniform", "replay-prioritized"])

@@ -147,8 +147,10 @@ class Meter:
         return self.measured.reached is not None
 
     def look(self, buffer: Any) -> None:
-        """Read the books of a buffer."""
-        stats = buffer.stats().tasks[TASK]
+        """Read the books of a buffer, if anything was put."""
+        stats = buffer.stats().tasks.get(TASK)
+        if stats is None:
+            return
         self.measured.staleness = dict(sorted(stats.trained_staleness["oldest"].histogram.items()))
         self.measured.uses = dict(sorted(stats.trained_uses.histogram.items()))
         self.measured.puts = stats.puts

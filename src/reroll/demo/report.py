@@ -153,7 +153,7 @@ def _run_row(run: Measured) -> tuple[str, ...]:
         f"{run.mixed_responses:,}",
         f"{run.seconds_per_generated_token * 1e6:.0f}",
         f"{run.seconds_per_trained_token * 1e6:.0f}",
-        "yes" if closes(run.ledger) else "NO",
+        "-" if not run.ledger else "yes" if closes(run.ledger) else "NO",
     )
 
 
