@@ -13,7 +13,7 @@ def main() -> None:
     report = Path(sys.argv[1]).resolve()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1160, "height": 1320})
+        page = browser.new_page(viewport={"width": 1160, "height": 1690})
         page.goto(report.as_uri())
         page.wait_for_function("document.querySelectorAll('.plotly-graph-div .main-svg').length >= 6")
         page.screenshot(path=PICTURE)

@@ -27,7 +27,7 @@ def test_medians_and_ranges():
     assert (summary.reached, summary.runs) == (3, 3)
     spread = summary.generated_tokens
     assert (spread.median, spread.low, spread.high) == (200, 100, 300)
-    assert table_rows([summary])[0][2] == "200  (100 to 300)"
+    assert table_rows([summary])[0][2] == "200\n(100 to 300)"
 
 
 def test_the_target_is_reached_at_the_first_point_above_it():

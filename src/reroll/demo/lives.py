@@ -42,8 +42,9 @@ class Place(NamedTuple):
 
 
 def digest_of(data: StepData) -> int:
-    """Return a number that tells whether the tokens of two steps are the same."""
-    return zlib.crc32(b"".join(micro_batch.input_ids.tobytes() for micro_batch in data))
+    """Return a number that tells whether two steps train the same: tokens, log-probabilities and advantages."""
+    parts = ((batch.input_ids, batch.logprobs, batch.advantage) for batch in data)
+    return zlib.crc32(b"".join(column.tobytes() for columns in parts for column in columns))
 
 
 def own_buffer(place: Place, mode: Mode, seed: int) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from reroll.demo.lives import Place
 from reroll.demo.remote import Remote
@@ -16,8 +16,13 @@ KILLS: Final = {5: "producer", 10: "trainer", 15: "buffer"}
 """After which step who is killed; checkpoints are of steps 4, 8, 12, 16 and the last."""
 _PATIENCE_S: Final = 90.0
 
-Groups = tuple[list[int], int]
-"""The groups of a step, and a digest of their tokens."""
+
+class Groups(NamedTuple):
+    """The groups of a step."""
+
+    uids: list[int]
+    digest: int
+    """Of their tokens, log-probabilities and advantages."""
 
 
 class Processes:
@@ -31,7 +36,7 @@ class Processes:
         self._told: queue.Queue[dict[str, Any]] = queue.Queue()
         self._kills = dict(KILLS)
         self.trained: dict[int, Groups] = {}
-        """The groups of each step, and a digest of their tokens, by the last life of the trainer."""
+        """The groups of each step, by the last life of the trainer."""
         self.acknowledged: set[int] = set()
         """The groups whose put the producer knows to be done."""
 
@@ -55,7 +60,7 @@ class Processes:
                 ) from None
             match told:
                 case {"event": "trained", "step": step, "uids": uids, "digest": digest}:
-                    self.trained[step] = (uids, digest)
+                    self.trained[step] = Groups(uids, digest)
                     if step in self._kills:
                         self._kill(self._kills.pop(step), step)
                 case {"event": "begins", "step": step}:

@@ -8,7 +8,7 @@ from torch.nn import functional
 from reroll.demo.letters import PAD, demonstrate, random_of
 from reroll.demo.policy import Policy, new_policy
 
-STEPS, BATCH, LEARNING_RATE = 100, 64, 3e-3
+STEPS, BATCH, LEARNING_RATE = 100, 96, 4e-3
 
 
 @cache

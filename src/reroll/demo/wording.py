@@ -26,7 +26,7 @@ def _cell(spread: Spread | None, form: str) -> str:
     if spread is None:
         return "-"
     middle = format(spread.median, form)
-    return middle if spread.low == spread.high else f"{middle}  ({spread.low:{form}} to {spread.high:{form}})"
+    return middle if spread.low == spread.high else f"{middle}\n({spread.low:{form}} to {spread.high:{form}})"
 
 
 def findings(comparisons: Sequence[BreakEven], price: float | None) -> list[str]:
@@ -34,7 +34,8 @@ def findings(comparisons: Sequence[BreakEven], price: float | None) -> list[str]
     told = [_finding(found) for found in comparisons]
     if comparisons and price is not None:
         told.append(
-            f"In the on-policy runs a generated token took as long as {price:.1f} trained ones. The model is "
+            f"In the on-policy runs a generated token took as long as {price:.1f} trained ones. The price counts tokens only; the "
+            "seconds have also what it costs to generate a few groups at a time instead of many. The model is "
             "tiny, and this is a CPU. With real language models generation dominates: responses are long and made token by token, "
             "while all tokens of a batch are trained at once. Measure the ratio of your own system, and compare it."
         )
