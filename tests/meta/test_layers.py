@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("engine and store", frozenset({"engine", "codec", "store"})),
     ("shells", frozenset({"waiting", "sample", "table", "buffer", "config", "checkpoint"})),
     ("public names of the core", frozenset({""})),
-    ("reach", frozenset({"ray", "server"})),
+    ("reach", frozenset({"remote", "ray", "server"})),
     ("prepare", frozenset({"prepare"})),
     ("integrations", frozenset({"integrations"})),
     ("tools", frozenset({"cli", "dashboard", "metrics", "simulate", "testing", "demo", "__main__"})),
