@@ -175,6 +175,20 @@ class HandingOut(Shell):
             self._waits.wake()
             await self._written()
 
+    async def trim_lease(self, lease: int, uids: Iterable[int]) -> None:
+        """Give back the groups of a lease but these, to their old place."""
+        self._check_open()
+        self._leases.keep(lease, uids)
+        self._changed()
+        await self._written()
+
+    async def end_lease(self, lease: int) -> None:
+        """End a lease by its id, as if its time was over: its holder seems dead. A late ack is still possible."""
+        self._check_open()
+        self._leases.end(lease)
+        self._changed()
+        await self._written()
+
     def _wanted(self, sizes: Mapping[str, int]) -> dict[Task, int]:
         return {self._engine.task(name): max(n, 0) for name, n in checked_sizes(sizes).items()}
 

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -115,15 +115,29 @@ class Leases:
             self._ended.pop(lease, None)
         self._changed(lease)
 
+    def keep(self, lease: int, uids: Iterable[int]) -> None:
+        """Give back all groups of a lease but these; one that has ended has done so."""
+        held, kept = self._open.get(lease), set(uids)
+        if held is not None:
+            rest = [lent for lent in held.lent if lent.uid not in kept]
+            held.lent = [lent for lent in held.lent if lent.uid in kept]
+            self._changed(lease)
+            self._give_back(replace(held, lent=rest))
+
     def end_overdue(self, now: float) -> bool:
         """End the leases whose time is over; return whether there were any."""
         overdue = [
             lease for lease, held in self._open.items() if held.deadline is not None and held.deadline <= now
         ]
         for lease in overdue:
-            self._end(lease, self._open.pop(lease))
-            self._give_back(self._ended[lease])
+            self.end(lease)
         return bool(overdue)
+
+    def end(self, lease: int) -> None:
+        """End a lease as if its time was over, if it is open: its groups come back, and a late ack is possible."""
+        if (held := self._open.pop(lease, None)) is not None:
+            self._end(lease, held)
+            self._give_back(held)
 
     def give_back_all(self) -> None:
         """Give back the groups of all leases."""

@@ -1,0 +1,95 @@
+"""What travels between handles and shards, besides plain values: requests, replies, and groups as blobs.
+
+Ray carries values and errors as they are. A group travels as one blob of bytes, by value: nobody else's object store has
+to live for it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from reroll.ray.drawing import Drawn
+from reroll.remote.groups import given, received, sent, taken
+from reroll.sample import SampleInfo
+
+Blob = tuple[bytes, npt.NDArray[np.uint8]]
+"""What is known of a group, and its rollouts."""
+
+
+class Holder(NamedTuple):
+    """Whoever has leases and reservations: a process, and the actor that it is, if it is one."""
+
+    id: str
+    actor: Any = None
+
+
+class Request(NamedTuple):
+    """One call. It has the same id each time it is tried."""
+
+    id: str
+    verb: str
+    arguments: dict[str, Any]
+    holder: Holder | None = None
+    seen: tuple[str, ...] = ()
+    """Calls whose replies have arrived: they need not be kept any more."""
+
+
+class Reply(NamedTuple):
+    """What a call returned, or raised."""
+
+    value: Any = None
+    error: Exception | None = None
+    load: dict[str, int] | None = None
+    """How many groups the shard holds, by task."""
+    version: int = 0
+    """How often it has changed."""
+
+
+class Lent(NamedTuple):
+    """Groups under a lease of one shard, by task."""
+
+    lease: int
+    samples: dict[str, list[tuple[Blob, SampleInfo]]]
+
+
+class Bare(NamedTuple):
+    """What is to be put and is no group: the shard refuses it, or takes it for nothing."""
+
+    items: Any
+
+
+class Draw(NamedTuple):
+    """What a shard would give of several that are asked: lent, and told by what is known of each group."""
+
+    lease: int
+    parts: dict[str, Drawn]
+
+
+def put_in(items: Any, model_step: int | None) -> Blob | Bare:
+    """Return what is to be put as bytes. Raises InvalidArgument that names rollout and field, NotStorable."""
+    if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:
+        return Bare(items)
+    known, blob = sent(items, model_step if isinstance(model_step, int) else None)
+    return known, np.frombuffer(blob, np.uint8)
+
+
+def put_out(items: Blob | Bare, model_step: int | None) -> Any:
+    """Return what can be put, on the heap of this process."""
+    if isinstance(items, Bare):
+        return items.items
+    known, blob = items
+    return received(known, blob.tobytes(), model_step)
+
+
+def hand_in(group: Any) -> Blob:
+    """Return a group that is handed out as bytes."""
+    done, blob = given(group)
+    return done, np.frombuffer(blob, np.uint8)
+
+
+def hand_out(blob: Blob) -> list[Any]:
+    """Return the rollouts of a group that was handed out; their arrays are views, and cannot be written to."""
+    done, bare = blob
+    return taken(done, memoryview(bare))  # type: ignore[arg-type]  # anything with bytes in it
