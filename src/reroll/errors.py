@@ -6,7 +6,6 @@ RerollError
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Closed           (RuntimeError)    the table, buffer or preparer was shut down
-├── Unreachable      (ConnectionError) a buffer elsewhere does not answer
 ├── StepGone         (LookupError)     a training step whose data every rank is done with
 ├── SourceEnded      (EOFError)        a source has ended, and what is left does not fill a training step
 ├── LoopFailed       (RuntimeError)    a loop in the background failed; its error is the cause
@@ -65,10 +64,6 @@ class LeaseExpired(RerollError, TimeoutError):  # noqa: N818
 
 class Closed(RerollError, RuntimeError):  # noqa: N818
     """The table, buffer or preparer was shut down; this call was not carried out."""
-
-
-class Unreachable(RerollError, ConnectionError):  # noqa: N818
-    """A buffer in another process does not answer, and was waited for; whether the call was carried out is not known."""
 
 
 class StepGone(RerollError, LookupError):  # noqa: N818

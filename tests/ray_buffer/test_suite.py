@@ -15,7 +15,7 @@ from reroll.ray.dividing import divided
 from reroll.ray.shard import Place
 from reroll.testing.buffer_suite import BufferSuite
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 class Actors:

@@ -11,13 +11,14 @@ from typing import Any, Final
 import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
-from reroll.errors import Closed, Unreachable, WaitTimeout
+from reroll.errors import Closed, Unreachable
 from reroll.ray.wire import Holder, Reply, Request
 
 GRACE_S: Final = 5.0
 """How much longer than its timeout a call may take, on its way and back."""
 _LOOK_S: Final = 10.0
 """How often somebody who waits for long looks whether the shard is still there."""
+_NONE: Final = -1.0
 _RETRY_S: Final = (0.05, 1.0)
 _MANY: Final = 64
 """How many calls travel together at most."""
@@ -55,17 +56,20 @@ class Line:
         verb: str,
         arguments: Mapping[str, Any],
         *,
-        within: float | None = 0,
+        timeout: float | None = _NONE,
         holder: Holder | None = None,
         together: bool = False,
     ) -> Any:
         """Return what a verb of the shard returns, or raise what it raises.
 
-        `within` is how long the verb itself may wait, None for ever. With `together`, calls of the same moment travel as
-        one. Raises Unreachable if the shard does not answer, Closed if it never will.
+        `timeout` is how long the verb itself may wait, if it does, None for ever. With `together`, calls of the same moment
+        travel as one. Raises Unreachable if the shard does not answer, Closed if it never will.
         """
         request = Request(uuid.uuid4().hex, verb, dict(arguments), holder)
-        deadline = None if within is None else time.monotonic() + within + max(GRACE_S, self._patience_s)
+        deadline = None
+        if timeout is not None:
+            grace = self._patience_s if timeout == _NONE else min(GRACE_S, self._patience_s)
+            deadline = time.monotonic() + max(timeout, 0.0) + grace
         return await self._until_replied(request, deadline, self._together if together else self._alone)
 
     def tell(self, verb: str, arguments: Mapping[str, Any]) -> None:
@@ -94,7 +98,7 @@ class Line:
                         ) from error
                     await asyncio.sleep(pause * (0.5 + random.random()))
                     pause, send = min(2 * pause, _RETRY_S[1]), self._alone
-        except (asyncio.CancelledError, WaitTimeout):
+        except (asyncio.CancelledError, Unreachable):
             if self._actor is not None:
                 self._actor.cancel.remote(request.id)
             raise
@@ -117,7 +121,7 @@ class Line:
                 return sent.result()
             if deadline is not None and time.monotonic() >= deadline:
                 sent.cancel()
-                raise WaitTimeout(f"{self.name!r} did not answer in time; the call is taken back")
+                raise Unreachable(f"{self.name!r} did not answer in time: see whether its node is alive")
             await self._look()
 
     async def _look(self) -> None:

@@ -132,9 +132,9 @@ class HandOut:
         timeout, wait = arguments.get("timeout"), bool(arguments.get("wait"))
         deadline = deadline_of(timeout)
         if len(self._lines) == 1:
-            within = timeout if wait else 0
+            limit = timeout if wait else 0
             return {
-                0: await self._lines[0].call("lend", dict(arguments), within=within, holder=this_holder())
+                0: await self._lines[0].call("lend", dict(arguments), timeout=limit, holder=this_holder())
             }
         deadline_of(arguments.get("ttl_s"), "ttl_s")
         asked = {name: value for name, value in arguments.items() if name != "ttl_s"}
@@ -216,7 +216,7 @@ class HandOut:
         """Return when a shard has changed since it had this version, at the deadline, or after a while."""
         left = _LOOK_S if deadline is None else min(_LOOK_S, max(0.0, deadline - time.monotonic()))
         looks = [
-            asyncio.ensure_future(line.call("changed", {"since": version, "timeout": left}, within=left))
+            asyncio.ensure_future(line.call("changed", {"since": version, "timeout": left}, timeout=left))
             for line, version in zip(self._lines, versions, strict=True)
         ]
         try:
@@ -313,8 +313,8 @@ class HandOut:
     ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
         """Take groups that others may have sampled: a lease would hide nothing, so each shard takes at once."""
         if len(self._lines) == 1:
-            within = arguments.get("timeout") if arguments.get("wait") else 0
-            taken = [await self._lines[0].call("take_batch", dict(arguments), within=within)]
+            limit = arguments.get("timeout") if arguments.get("wait") else 0
+            taken = [await self._lines[0].call("take_batch", dict(arguments), timeout=limit)]
         else:
             if arguments.get("wait"):
                 raise InvalidArgument(
@@ -340,7 +340,7 @@ class HandOut:
         """Draw with replacement: shards are drawn from by their weight."""
         task, n = arguments["task_name"], arguments["n"]
         if len(self._lines) == 1:
-            drawn = [await self._lines[0].call("sample", dict(arguments), within=arguments.get("timeout"))]
+            drawn = [await self._lines[0].call("sample", dict(arguments), timeout=arguments.get("timeout"))]
             return [Sample(hand_out(blob), info) for part in drawn for blob, info in part]
         deadline = deadline_of(arguments.get("timeout"))
         await self._until_ready({"task_batch_sizes": {task: 1}}, deadline, "sample")

@@ -47,9 +47,9 @@ class Spread:
 
     async def each(self, verb: str, arguments: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Call a verb of every shard; raise the first error when all have answered."""
-        within = None if verb in _LONG else 0
+        limit: dict[str, Any] = {"timeout": None} if verb in _LONG else {}
         calls = (
-            line.call(verb, each, within=within) for line, each in zip(self.lines, arguments, strict=True)
+            line.call(verb, each, **limit) for line, each in zip(self.lines, arguments, strict=True)
         )
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for answer in answers:
@@ -78,7 +78,7 @@ class Spread:
             own = 0  # to be refused
         if own is not None:
             line = self.lines[own]
-            stored: int | None = await line.call("put", sent, within=arguments.get("timeout"), together=True)
+            stored: int | None = await line.call("put", sent, timeout=arguments.get("timeout"), together=True)
             return stored
         while True:
             for line in self._emptiest_first(task):
@@ -130,7 +130,7 @@ class Spread:
     async def _reserve(self, arguments: dict[str, Any]) -> Reservation:
         timeout, who = arguments.get("timeout"), this_holder()
         if len(self.lines) == 1:
-            granted: Reservation = await self.lines[0].call("reserve", arguments, within=timeout, holder=who)
+            granted: Reservation = await self.lines[0].call("reserve", arguments, timeout=timeout, holder=who)
             return granted
         deadline = deadline_of(timeout)
         while True:
