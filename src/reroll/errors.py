@@ -6,8 +6,8 @@ RerollError
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Closed           (RuntimeError)    the table, buffer or preparer was shut down
-├── Unreachable      (ConnectionError) the server did not answer for too long
-├── ProtocolMismatch (ConnectionError) the other side speaks another version, or is no reroll server
+├── Unreachable      (ConnectionError)  the server did not answer for too long
+├── ProtocolMismatch (ConnectionError)  the other side speaks another version, or is no reroll server
 ├── LimitReached     (RuntimeError)    a client has more calls or bytes under way than the server allows
 ├── StepGone         (LookupError)     a training step whose data every rank is done with
 ├── SourceEnded      (EOFError)        a source has ended, and what is left does not fill a training step

@@ -31,9 +31,7 @@ async def serve(lines: asyncio.StreamReader) -> None:
 
 async def main() -> None:
     lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
-    )
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     await serve(lines)
 
 

@@ -82,6 +82,10 @@ class Client:
         health: dict[str, Any] = await self._call("health", {})
         return health
 
+    async def ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
+        """Ask a service that stands beside the buffer: `verb` is its name, a dot, and what is asked for."""
+        return await self._call(verb, dict(arguments))
+
     # --- groups go in
 
     @same_words(ReplayBuffer.put)

@@ -23,7 +23,7 @@ from reroll.server.wire import Call, Malformed, ToServer, frames_of, read_to_cli
 
 _MESSAGE_BYTES: Final = 16 << 20
 """Calls share a message up to this size."""
-_FAREWELL_S: Final = 2.0
+_FAREWELL_S: Final = 0.5
 """How long the last messages have to leave."""
 
 

@@ -7,7 +7,7 @@ cannot be read is dropped and counted, a verb that fails is an answer, and nobod
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,7 @@ from reroll.server.gate import Gate
 from reroll.server.keys import check_can_be_open, read_allowed, read_pair
 from reroll.server.limits import Limits
 from reroll.server.port import Port
-from reroll.server.serving import Serving
+from reroll.server.serving import Service, Serving
 from reroll.server.session import Session
 from reroll.server.wire import VERSION, Answer, Call, Malformed, ToServer, read_to_server, refusal, version_of
 
@@ -43,7 +43,6 @@ class Server:
         key: str | PathLike[str] | None = None,
         allow: str | PathLike[str] | None = None,
         limits: Limits | None = None,
-        services: Mapping[str, Any] | None = None,
         checkpoints: str | PathLike[str] | None = None,
     ) -> None:
         """Make a server; `await start()` starts it, or `async with`.
@@ -54,7 +53,6 @@ class Server:
             key: file with the server's key pair; without it only this host can connect.
             allow: file with the public keys of those who may connect, one a line.
             limits: what each client may take up.
-            services: what else is served, by name: objects with coroutines that `verbs` of them names.
             checkpoints: directory in which clients may `save` and `resume`; None: nowhere.
 
         Raises InvalidConfig for an address that others can reach, without keys.
@@ -71,9 +69,13 @@ class Server:
         self._limits = limits or Limits()
         self._bind = bind
         self.buffer = config.build()
-        self._services = dict(services or {})
+        self._services: dict[str, Service] = {}
         self._serving = Serving(
-            config, self.buffer, self._services, None if checkpoints is None else Path(checkpoints)
+            config,
+            self.buffer,
+            self._services,
+            None if checkpoints is None else Path(checkpoints),
+            facts=lambda: {"clients": len(self._sessions), "malformed": self.malformed},
         )
         self._sessions: dict[bytes, Session] = {}
         self._unsent: list[Session] = []
@@ -87,6 +89,10 @@ class Server:
         """Where it is, once it has started."""
         self.malformed = 0
         """Messages that could not be read."""
+
+    def add_service(self, name: str, service: Service) -> None:
+        """Serve something else beside the buffer: clients `ask("name.verb", {...})`."""
+        self._services[name] = service
 
     # --- its life
 
@@ -128,6 +134,8 @@ class Server:
         """Stop: whoever waits gets Closed, leases come back, the store is closed."""
         if self._port is None:
             return
+        for service in self._services.values():
+            await service.stop()
         await self.buffer.close()
         calls = [p.task for session in self._sessions.values() for p in session.pending.values()]
         if calls:

@@ -6,9 +6,9 @@ between loses nothing and doubles nothing. Where groups are used several times t
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from reroll._version import __version__
 from reroll.buffer.arguments import checked_count, checked_sizes, checked_task
@@ -30,16 +30,33 @@ class Outcome(NamedTuple):
     groups: Sequence[Shown | list[Any]] = ()
 
 
+class Service(Protocol):
+    """What a server may serve beside its buffer."""
+
+    @property
+    def verbs(self) -> Collection[str]:
+        """Names of the coroutines that clients may call, with arguments by name."""
+
+    async def stop(self) -> None:
+        """Stop, before the buffer is closed."""
+
+
 class Serving:
     """The verbs of one buffer, and of services beside it, for many sessions."""
 
     def __init__(
-        self, config: ReplayBufferConfig, buffer: Any, services: Mapping[str, Any], checkpoints: Path | None
+        self,
+        config: ReplayBufferConfig,
+        buffer: Any,
+        services: Mapping[str, Service],
+        checkpoints: Path | None,
+        facts: Callable[[], dict[str, Any]],
     ) -> None:
         self._config = config
         self._buffer = buffer
         self._services = services
         self._checkpoints = checkpoints
+        self._facts = facts
         self._started = time.monotonic()
 
     async def carry_out(
@@ -59,7 +76,7 @@ class Serving:
     async def give_back(self, session: Session) -> None:
         """Let all that a client held come back: it is gone."""
         for lease in session.leases.values():
-            await self._buffer.nack_lease(lease)
+            await self._buffer.end_lease(lease)
         for reservation in session.reservations.values():
             await self._buffer.release(reservation)
 
@@ -177,6 +194,7 @@ class Serving:
                 "uptime_s": time.monotonic() - self._started,
                 "is_durable": self._config.store is not None,
                 "services": sorted(self._services),
+                **self._facts(),
             }
         )
 
