@@ -134,15 +134,16 @@ class Leases:
         return bool(overdue)
 
     def end(self, lease: int) -> None:
-        """End a lease as if its time was over, if it is open: its groups come back, and a late ack is possible."""
-        if (held := self._open.pop(lease, None)) is not None:
+        """End a lease whose holder seems to be gone: its groups come back, but it may still be acknowledged."""
+        held = self._open.pop(lease, None)
+        if held is not None:
             self._end(lease, held)
             self._give_back(held)
 
-    def give_back_all(self) -> None:
-        """Give back the groups of all leases."""
+    def end_all(self) -> None:
+        """End all leases."""
         for lease in list(self._open):
-            self.nack(lease)
+            self.end(lease)
 
     def next_deadline(self) -> float | None:
         """Return when the next lease ends by time."""

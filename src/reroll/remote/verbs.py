@@ -16,6 +16,7 @@ from reroll.errors import InvalidArgument
 from reroll.query import And, Compare, Not, OneOf, Or, Query
 
 C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Coroutine[Any, Any, Any]]
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -77,6 +78,17 @@ def verbs_of(cls: C) -> C:
         if name not in vars(cls):
             setattr(cls, name, _asking(name, verb))
     return cls
+
+
+def same_words(verb: Callable[..., Any]) -> Callable[[F], F]:
+    """Let a verb be told as that of the buffer: its name, signature and words; a decorator."""
+
+    def told(own: F) -> F:
+        own.__doc__ = verb.__doc__
+        own.__signature__ = inspect.signature(verb)  # type: ignore[attr-defined]
+        return own
+
+    return told
 
 
 def _asking(name: str, verb: Verb) -> Verb:
