@@ -8,6 +8,8 @@ calling     the way to one shard: deadlines, retries, cancellation; holding: tha
 shard       one whole buffer in an actor; calls: each call once; holders: who has leases, and lives
 books       what must be known of a shard that is lost
 wire        what travels between the two
+
+preparer    PreparerActor: `reroll.prepare` in an actor
 """
 
 try:
@@ -17,5 +19,6 @@ except ImportError as error:
 
 from reroll.ray.blocking import BlockingRayReplayBuffer
 from reroll.ray.handle import RayReplayBuffer
+from reroll.ray.preparer import PreparerActor
 
-__all__ = ["BlockingRayReplayBuffer", "RayReplayBuffer"]
+__all__ = ["BlockingRayReplayBuffer", "PreparerActor", "RayReplayBuffer"]

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from reroll.buffer.batch import Batch, Lease
 from reroll.remote.verbs import VERBS
@@ -34,7 +34,8 @@ class _Loop:
             raise
 
 
-_loop = _Loop()
+run: Final = _Loop().run
+"""Run a coroutine to its end, in the event loop of all blocking handles."""
 
 
 class BlockingRayReplayBuffer:
@@ -67,7 +68,7 @@ class BlockingRayLease:
         async def take() -> Batch:
             return await self._lease
 
-        return BlockingRayBatch(_loop.run(take()))
+        return BlockingRayBatch(run(take()))
 
     def __enter__(self) -> "BlockingRayBatch":
         self._batch = self.take()
@@ -89,24 +90,24 @@ class BlockingRayBatch:
 
     def ack(self) -> None:
         """Consume the groups. Raises LeaseExpired if the lease had ended and some were handed out again."""
-        _loop.run(self._batch.ack())
+        run(self._batch.ack())
 
     def nack(self) -> None:
         """Give the groups back, to their old place."""
-        _loop.run(self._batch.nack())
+        run(self._batch.nack())
 
 
 def _blocking(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(verb)
     def call(self: BlockingRayReplayBuffer, /, *args: Any, **kwargs: Any) -> Any:
-        return _loop.run(getattr(self._target, name)(*args, **kwargs))
+        return run(getattr(self._target, name)(*args, **kwargs))
 
     return call
 
 
 def _close(self: BlockingRayReplayBuffer) -> None:
     """Close the buffer for everybody."""
-    _loop.run(self._target.close())
+    run(self._target.close())
 
 
 for _name, _verb in VERBS.items():

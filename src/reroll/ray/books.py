@@ -54,6 +54,7 @@ class Books:
             await asyncio.shield(self._writing)
 
     async def _write(self) -> None:
+        await asyncio.sleep(0)  # calls that came together are written together
         covered, record = self._asked, msgspec.msgpack.encode(self._tell())
         try:
             await asyncio.to_thread(kv._internal_kv_put, self._key, record, True, namespace=_NAMESPACE)  # noqa: SLF001

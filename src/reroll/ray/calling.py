@@ -11,8 +11,8 @@ from typing import Any, Final
 import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
-from reroll.errors import Closed, Unreachable
-from reroll.ray.wire import Holder, Reply, Request
+from reroll.errors import Closed, RerollError, Unreachable
+from reroll.ray.wire import Holder, Reply, Request, size_of
 
 GRACE_S: Final = 5.0
 """How much longer than its timeout a call may take, on its way and back."""
@@ -22,6 +22,8 @@ _NONE: Final = -1.0
 _RETRY_S: Final = (0.05, 1.0)
 _MANY: Final = 64
 """How many calls travel together at most."""
+_LARGE: Final = 1 << 20
+"""Calls with so many bytes leave at once: the shard works on them while the next are made."""
 
 
 class Line:
@@ -33,6 +35,7 @@ class Line:
         self._actor: Any = None
         self._seen: list[str] = []
         self._batch: list[tuple[Request, asyncio.Future[Reply]]] = []
+        self._batch_bytes = 0
         self._flushes: set[asyncio.Task[None]] = set()
         self.load: dict[str, int] = {}
         """How many groups the shard held when it was last heard of, by task."""
@@ -141,25 +144,32 @@ class Line:
         """Send a request with all others of this turn of the event loop."""
         future = asyncio.get_running_loop().create_future()
         self._batch.append((request, future))
-        if len(self._batch) == 1:
+        self._batch_bytes += size_of(request)
+        if len(self._batch) == _MANY or self._batch_bytes >= _LARGE:
+            self._flush()
+        elif len(self._batch) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
         return future
 
     def _flush(self) -> None:
-        batch, self._batch = self._batch, []
-        for start in range(0, len(batch), _MANY):
-            part = [
-                (request, future) for request, future in batch[start : start + _MANY] if not future.done()
-            ]
-            flush = asyncio.ensure_future(self._send(part))
-            self._flushes.add(flush)
-            flush.add_done_callback(self._flushes.discard)
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        part = [(request, future) for request, future in batch if not future.done()]
+        if not part:
+            return
+        try:
+            sent = None if len(part) == 1 else self.actor.calls.remote([request for request, _ in part])
+        except RerollError as error:
+            for _, future in part:
+                future.set_exception(error)
+            return
+        flush = asyncio.ensure_future(self._arrive(part, sent))
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flushes.discard)
 
-    async def _send(self, part: list[tuple[Request, "asyncio.Future[Reply]"]]) -> None:
+    async def _arrive(self, part: list[tuple[Request, "asyncio.Future[Reply]"]], sent: Any) -> None:
         replies: list[Reply | None] = [None] * len(part)
         try:
-            if len(part) > 1:
-                sent = self.actor.calls.remote([request for request, _ in part])
+            if sent is not None:
                 replies = await asyncio.wrap_future(sent.future())
             waits = [reply or self._alone(request) for (request, _), reply in zip(part, replies, strict=True)]
         except Exception as error:  # noqa: BLE001  (each caller raises it)

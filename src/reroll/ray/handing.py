@@ -139,13 +139,10 @@ class HandOut:
         deadline_of(arguments.get("ttl_s"), "ttl_s")
         asked = {name: value for name, value in arguments.items() if name != "ttl_s"}
         await self._refuse({**asked, "timeout": 0}, "take_batch")
-        while True:
-            if wait:
-                await self._until_ready(arguments, deadline, "take")
-            lent = await self._lend_once(arguments)
-            if lent is not None:
-                return lent
-            await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same at the same time
+        while (lent := await self._lend_once(arguments)) is None:
+            await asyncio.sleep(self._dice.random() * 0.01)  # others may want the same at the same time
+            await self._until_ready(arguments, deadline, "take")
+        return lent
 
     async def _lend_once(self, arguments: Mapping[str, Any]) -> dict[int, Lent] | None:
         """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if it is too little."""
@@ -275,14 +272,14 @@ class HandOut:
         return acked.result()
 
     async def _ack_all(self, lent: Mapping[int, Lent]) -> set[int]:
-        gone: set[int] = set()
-        for index, part in lent.items():
+        async def ack(index: int, part: Lent) -> set[int]:
             try:
                 await self._lines[index].call("ack", {"lease": part.lease})
             except LeaseExpired as error:
-                mine = {info.uid for given in part.samples.values() for _, info in given}
-                gone |= set(error.uids) or mine
-        return gone
+                return set(error.uids) or {info.uid for given in part.samples.values() for _, info in given}
+            return set()
+
+        return set().union(*await asyncio.gather(*(ack(index, part) for index, part in lent.items())))
 
     def _number(self, lent: Mapping[int, Lent]) -> int:
         if len(self._lines) == 1:

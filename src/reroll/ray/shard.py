@@ -34,23 +34,17 @@ _LOCKED_S: Final = 30.0
 _PATIENCE_S: Final = 0.02
 _AFTER_LOSS: Final = 1 << 40
 """Numbers of leases and reservations that each loss of a shard leaves out, so that none is used twice."""
-_CHANGE_NOTHING: Final = frozenset(
+_LOOK: Final = frozenset(
     (
-        *(
-            "ready",
-            "count",
-            "count_statuses",
-            "query",
-            "peek",
-            "to_arrow",
-            "ledger",
-            "stats",
-            "parts",
-            "save",
-        ),
+        *("count", "count_statuses", "query", "peek", "to_arrow", "ledger", "stats", "parts", "save"),
         *("is_ready", "wait_ready", "available", "changed", "weight", "out"),
     )
 )
+"""Verbs that change nothing."""
+_UNBOOKED: Final = frozenset(
+    ("lend", "draw", "claim", "nack", "trim", "end", "reserve", "release", "update_priorities")
+)
+"""Verbs that change nothing which counts when the shard is lost: what was lent is lost as what was not."""
 _HELD: Final = frozenset(("lend", "draw", "reserve"))
 """Verbs whose results somebody holds."""
 
@@ -132,9 +126,9 @@ class Shard:
                 value = await verb(**held, **request.arguments)
         except Exception as error:  # noqa: BLE001  (the caller raises it)
             return Reply(error=error, load=self._load(), version=self._changes.version)
-        if request.verb not in _CHANGE_NOTHING:
+        if request.verb not in _LOOK:
             self._changes.note()
-            if not self._closed:
+            if request.verb not in _UNBOOKED and not self._closed:
                 await self._books.written()
         return Reply(value, load=self._load(), version=self._changes.version)
 

@@ -48,9 +48,7 @@ class Spread:
     async def each(self, verb: str, arguments: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Call a verb of every shard; raise the first error when all have answered."""
         limit: dict[str, Any] = {"timeout": None} if verb in _LONG else {}
-        calls = (
-            line.call(verb, each, **limit) for line, each in zip(self.lines, arguments, strict=True)
-        )
+        calls = (line.call(verb, each, **limit) for line, each in zip(self.lines, arguments, strict=True))
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):

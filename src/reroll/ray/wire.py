@@ -75,6 +75,14 @@ def put_in(items: Any, model_step: int | None) -> Blob | Bare:
     return known, np.frombuffer(blob, np.uint8)
 
 
+def size_of(request: Request) -> int:
+    """Return how many bytes of a group travel with a request."""
+    match request.arguments.get("items"):
+        case (_, np.ndarray() as blob):
+            return int(blob.nbytes)
+    return 0
+
+
 def put_out(items: Blob | Bare, model_step: int | None) -> Any:
     """Return what can be put, on the heap of this process."""
     if isinstance(items, Bare):
