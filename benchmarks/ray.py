@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable
 sys.path.append(sys.path.pop(0))  # this file is named as the library that it measures
 
 import numpy as np
-import ray
 from ray.util.queue import Queue
 
+import ray
 from reroll import ReplayBufferConfig, Rollout
 from reroll.ray import RayReplayBuffer
 

@@ -26,8 +26,9 @@ def ray_cluster():
 
     The extra `dev` installs Ray where there is one for this Python.
     """
-    import ray  # noqa: PLC0415
     from ray.cluster_utils import Cluster  # noqa: PLC0415
+
+    import ray  # noqa: PLC0415
 
     # Without authentication, which would leave a token in the home directory.
     os.environ["RAY_AUTH_MODE"] = "disabled"

@@ -8,7 +8,6 @@ from itertools import count
 from typing import Any
 
 import ray
-
 from reroll import ReplayBufferConfig
 from reroll.engine.ledger import Amount
 from reroll.ray import RayReplayBuffer
@@ -20,7 +19,9 @@ _NAMES = count()
 @contextmanager
 def buffer_of(config: ReplayBufferConfig, **options: Any) -> Iterator[RayReplayBuffer]:
     """Make a buffer, and close it at the end."""
-    buffer = RayReplayBuffer.create(config, name=f"buffer-{next(_NAMES)}", **{"unreachable_s": 60.0, **options})
+    buffer = RayReplayBuffer.create(
+        config, name=f"buffer-{next(_NAMES)}", **{"unreachable_s": 60.0, **options}
+    )
     try:
         yield buffer
     finally:

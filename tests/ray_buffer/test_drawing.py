@@ -40,7 +40,9 @@ def test_draws_over_uneven_shards_are_those_from_one():
         parts = [drawn_by(WEIGHTS[name], dice) for name in names]
         counts = by_weight(3, parts, dice)
         picks = [
-            (name, info.uid) for name, part, n in zip(names, parts, counts, strict=True) for info in part.infos[:n]
+            (name, info.uid)
+            for name, part, n in zip(names, parts, counts, strict=True)
+            for info in part.infos[:n]
         ]
         seen[frozenset(flat.index(pick) for pick in picks)] += 1
     weights = [weight for name in names for weight in WEIGHTS[name]]

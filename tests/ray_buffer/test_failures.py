@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-import ray
 
+import ray
 from ray_buffer.actors import Consumer, Producer, buffer_of, kill, pid_of, shard_actor, total
 from reroll import Closed, ReplayBufferConfig, Unreachable
 from reroll.engine.ledger import closes
@@ -34,8 +34,7 @@ async def test_a_shard_is_killed_in_mid_traffic(tmp_path, shards):
         consumer = Consumer.remote(buffer)
         puts = [producer.put.remote(40 * index, 40) for index, producer in enumerate(producers)]
         taken = consumer.take.remote(80)
-        while total(await buffer.ledger(), "consumed") + total(await buffer.ledger(), "uncommitted") < 10:
-            await asyncio.sleep(0.01)
+        await until_consumed(buffer, 10)
         kill(buffer, shards - 1)
         await asyncio.gather(*puts)
         assert sorted(await taken) == list(range(80))
@@ -43,6 +42,14 @@ async def test_a_shard_is_killed_in_mid_traffic(tmp_path, shards):
         assert closes(books["t"])
         assert total(books, "put") == 80
         assert total(books, "resident") == total(books, "leased") == total(books, "lost") == 0
+
+
+async def until_consumed(buffer, number):
+    while True:
+        books = await buffer.ledger()
+        if total(books, "consumed") + total(books, "uncommitted") >= number:
+            return
+        await asyncio.sleep(0.01)
 
 
 async def test_a_lost_shard_is_counted_exactly():

@@ -3,13 +3,19 @@
 import asyncio
 from collections import Counter
 
-import numpy as np
 import pytest
-import ray
 
 from engine.chances import assert_fits, ordered_draws
-from ray_buffer.actors import Consumer, Producer, buffer_of, kill, shard_actor, total
-from reroll import Closed, InvalidArgument, Prioritized, Queue, ReplayBufferConfig, StalenessWindow, WaitTimeout
+from ray_buffer.actors import Consumer, Producer, buffer_of, kill, total
+from reroll import (
+    Closed,
+    InvalidArgument,
+    Prioritized,
+    Queue,
+    ReplayBufferConfig,
+    StalenessWindow,
+    WaitTimeout,
+)
 from reroll.engine.ledger import closes
 from reroll.ray.wire import put_in
 from reroll.testing.buffer.builders import group, names

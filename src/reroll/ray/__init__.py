@@ -6,6 +6,7 @@ dividing    a configuration in parts
 calling     the way to one shard: deadlines, retries, cancellation; holding: that this process lives
 
 shard       one whole buffer in an actor; calls: each call once; holders: who has leases, and lives
+metrics     what a shard tells Ray's metrics
 books       what must be known of a shard that is lost
 wire        what travels between the two
 

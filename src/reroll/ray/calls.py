@@ -69,7 +69,10 @@ class Calls:
         task = self._tasks.get(request.id)
         if task is None:
             task = asyncio.ensure_future(self._run(request))
-            self._tasks[request.id], self._requests[request.id] = task, request
+            self._tasks[request.id] = task
+            self._requests[request.id] = request._replace(
+                arguments={}
+            )  # what was put is kept by the buffer only
             task.add_done_callback(lambda _: self._forget_later(request.id))
         return task
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
-import ray
 from ray.exceptions import GetTimeoutError
 
+import ray
 from reroll.buffer.batch import Batch, Lease
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument, RerollError, Unreachable
@@ -39,6 +39,7 @@ class About(NamedTuple):
     life: str
     holder_ttl_s: float
     unreachable_s: float
+    keep_refs: bool
 
 
 @verbs_of
@@ -67,6 +68,7 @@ class RayReplayBuffer:
         setup: Callable[[], None] | None = None,
         holder_ttl_s: float = 30.0,
         unreachable_s: float = 60.0,
+        keep_refs: bool = False,
     ) -> Self:
         """Start the actors of a new buffer, and return a handle.
 
@@ -82,6 +84,8 @@ class RayReplayBuffer:
             holder_ttl_s: a driver or task that was not heard of for so long is dead, and its leases come back. Of actors
                 Ray tells it.
             unreachable_s: how long a call tries to reach a shard that does not answer.
+            keep_refs: whether `ObjectRef`s inside of rollouts stay references, as long as whoever put the object lives;
+                else the object itself is put.
 
         Raises InvalidConfig for what can never proceed or be divided, InvalidArgument if the name is taken.
 
@@ -90,7 +94,9 @@ class RayReplayBuffer:
             raise InvalidArgument(f"num_shards must be at least 1, not {num_shards}")
         parts = divided(config, num_shards)
         space = ray.get_runtime_context().namespace if namespace is None else namespace
-        about = About(name, space, num_shards, config, uuid.uuid4().hex, holder_ttl_s, unreachable_s)
+        about = About(
+            name, space, num_shards, config, uuid.uuid4().hex, holder_ttl_s, unreachable_s, keep_refs
+        )
         actors: list[Any] = []
         try:
             for index, part in enumerate(parts):
@@ -209,7 +215,8 @@ class RayReplayBuffer:
             found = self._spreads[loop] = Spread(
                 self._about.config,
                 [self._line(index) for index in self._shards],
-                self._about.holder_ttl_s / 4,
+                beat_s=self._about.holder_ttl_s / 4,
+                keeps_refs=self._about.keep_refs,
             )
         return found
 

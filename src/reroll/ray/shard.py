@@ -23,6 +23,7 @@ from reroll.ray.books import Books, Record, ledgers_of, write_off
 from reroll.ray.calls import Calls
 from reroll.ray.drawing import Drawn
 from reroll.ray.holders import Holders, Thing
+from reroll.ray.metrics import Export
 from reroll.ray.wire import Bare, Blob, Draw, Holder, Lent, Reply, Request, hand_in, put_out
 from reroll.remote.groups import as_bytes
 from reroll.rollout import Status
@@ -31,6 +32,8 @@ from reroll.waiting import LoopWaits
 
 _LOCKED_S: Final = 30.0
 """How long a new process waits for the one before it to let go of the store."""
+_TELL_S: Final = 10.0
+"""How often metrics are told."""
 _PATIENCE_S: Final = 0.02
 _AFTER_LOSS: Final = 1 << 40
 """Numbers of leases and reservations that each loss of a shard leaves out, so that none is used twice."""
@@ -74,6 +77,7 @@ class Shard:
         self._groups: Groups | None = None
         self._buffer: ReplayBuffer | None = None
         self._opening: asyncio.Task[ReplayBuffer] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._closed = False
         self._calls = Calls(self._carry_out, self._take_back)
         self._holders = Holders(self._give_back, place.holder_ttl_s)
@@ -181,7 +185,16 @@ class Shard:
                 self._losses += 1
         self._groups = groups
         await self._books.written()
+        self._telling = asyncio.ensure_future(self._tell(buffer))
         return buffer
+
+    async def _tell(self, buffer: ReplayBuffer) -> None:
+        """Tell Ray's metrics what the shard is like, until it is closed."""
+        export = Export(self._place.key, self._place.shard)
+        with contextlib.suppress(Closed):
+            while True:
+                export.tell(await buffer.stats())
+                await asyncio.sleep(_TELL_S)
 
     def _make(self, groups: Groups, options: dict[str, Any]) -> tuple[Groups, ReplayBuffer]:
         groups.engine.uid_shard = (self._place.shard, self._place.shards)
@@ -199,6 +212,8 @@ class Shard:
     async def _do_close(self) -> None:
         buffer = await self._open()
         self._holders.stop()
+        if self._telling is not None:
+            self._telling.cancel()
         await buffer.close()
         self._closed = True
 

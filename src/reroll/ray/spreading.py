@@ -12,18 +12,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import ray
 from reroll.buffer.arguments import checked_task, checked_uids
 from reroll.buffer.metrics import metrics_from
 from reroll.buffer.reservations import Reservation
 from reroll.config import ReplayBufferConfig
 from reroll.engine.limiters import limiter_of
-from reroll.errors import InvalidArgument, UnknownUid, WaitTimeout
+from reroll.errors import InvalidArgument, NotStorable, UnknownUid, WaitTimeout
 from reroll.ray.calling import Line
 from reroll.ray.dividing import limiter_part
 from reroll.ray.handing import HandOut
 from reroll.ray.holding import this_holder
 from reroll.ray.merging import MERGES
-from reroll.ray.wire import hand_out, put_in
+from reroll.ray.wire import Blob, hand_out, put_in, resolved
 from reroll.sample import Sample
 from reroll.waiting import deadline_of
 
@@ -34,8 +35,11 @@ _LONG: Final = frozenset(("to_arrow", "save", "resume", "rewind", "commit"))
 class Spread:
     """All shards of a buffer, seen from one event loop."""
 
-    def __init__(self, config: ReplayBufferConfig, lines: Sequence[Line], beat_s: float) -> None:
+    def __init__(
+        self, config: ReplayBufferConfig, lines: Sequence[Line], *, beat_s: float, keeps_refs: bool
+    ) -> None:
         self.lines = lines
+        self._keeps_refs = keeps_refs
         self._handing = HandOut(config, lines, beat_s)
 
     async def call(self, verb: str, arguments: dict[str, Any]) -> Any:
@@ -64,9 +68,14 @@ class Spread:
     async def _put(self, arguments: dict[str, Any]) -> int | None:
         items, task, put_id = arguments["items"], arguments["task_name"], arguments.get("put_id")
         deadline = deadline_of(arguments.get("timeout"))
+        group = put_in(items, arguments.get("model_step"))
+        if isinstance(group, Blob) and group.refs and not self._keeps_refs:
+            group = put_in(
+                resolved(group, await self._fetched(group.refs, deadline)), arguments.get("model_step")
+            )
         sent = {
             **arguments,
-            "items": put_in(items, arguments.get("model_step")),
+            "items": group,
             "put_id": uuid.uuid4().hex if put_id is None else put_id,
         }
         if len(self.lines) > 1:
@@ -92,6 +101,21 @@ class Spread:
             if deadline is not None and time.monotonic() >= deadline:
                 raise last
             await self._handing.changed([line.version for line in self.lines], deadline)
+
+    async def _fetched(self, refs: Sequence[Any], deadline: float | None) -> list[Any]:
+        """Return what references stand for. Raises WaitTimeout, NotStorable."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        fetching = asyncio.gather(*(asyncio.wrap_future(ref.future()) for ref in refs))
+        try:
+            return list(await asyncio.wait_for(fetching, left))
+        except TimeoutError as error:
+            raise WaitTimeout(
+                "put timed out; nothing was changed. A reference in the group is not ready"
+            ) from error
+        except ray.exceptions.RayError as error:
+            raise NotStorable(
+                f"what a reference in the group stands for cannot be had: {error}; put the group without it"
+            ) from error
 
     async def _refuse_several(self, items: Any) -> None:
         """Raise InvalidArgument for rollouts that were taken as several groups, of several shards: none knows of all."""

@@ -10,12 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from reroll.codec import decode, encode
+from reroll.errors import NotStorable
 from reroll.ray.drawing import Drawn
 from reroll.remote.groups import given, received, sent, taken
 from reroll.sample import SampleInfo
 
-Blob = tuple[bytes, npt.NDArray[np.uint8]]
-"""What is known of a group, and its rollouts."""
+Array = npt.NDArray[np.uint8]
+
+
+class Blob(NamedTuple):
+    """A group on its way."""
+
+    known: bytes
+    """What is known of it, or was done to it; nothing, if it has to be decoded."""
+    rollouts: Array
+    refs: tuple[Any, ...] = ()
+    """The references in it, by their numbers in the rollouts."""
 
 
 class Holder(NamedTuple):
@@ -71,15 +82,51 @@ def put_in(items: Any, model_step: int | None) -> Blob | Bare:
     """Return what is to be put as bytes. Raises InvalidArgument that names rollout and field, NotStorable."""
     if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:
         return Bare(items)
-    known, blob = sent(items, model_step if isinstance(model_step, int) else None)
-    return known, np.frombuffer(blob, np.uint8)
+    try:
+        known, blob = sent(items, model_step if isinstance(model_step, int) else None)
+    except NotStorable:
+        found = _with_refs(list(items))
+        if not found.refs:
+            raise
+        return found
+    return Blob(known, np.frombuffer(blob, np.uint8))
+
+
+def _with_refs(group: list[Any]) -> Blob:
+    """Return a group with its references beside it. Raises NotStorable."""
+    refs = Refs()
+    blob = encode(group, root="rollouts", refs=refs)
+    return Blob(b"", np.frombuffer(blob, np.uint8), tuple(refs.found))
+
+
+def resolved(blob: Blob, values: Sequence[Any]) -> list[Any]:
+    """Return the rollouts of a group with what its references stand for in their place."""
+    group: list[Any] = decode(blob.rollouts.data, refs=Refs(values))
+    return group
+
+
+class Refs:
+    """The references of one group, by number: written, and read again. Or what they stand for."""
+
+    def __init__(self, found: Sequence[Any] = ()) -> None:
+        self.found = list(found)
+
+    def store(self, ref: Any) -> int:
+        """Return the number of a reference."""
+        if ref not in self.found:
+            self.found.append(ref)
+        return self.found.index(ref)
+
+    def load(self, number: int) -> Any:
+        """Return the reference of a number. Raises LookupError."""
+        return self.found[number]
 
 
 def size_of(request: Request) -> int:
     """Return how many bytes of a group travel with a request."""
     match request.arguments.get("items"):
-        case (_, np.ndarray() as blob):
-            return int(blob.nbytes)
+        case Blob(_, rollouts, _):
+            return int(rollouts.nbytes)
     return 0
 
 
@@ -87,17 +134,20 @@ def put_out(items: Blob | Bare, model_step: int | None) -> Any:
     """Return what can be put, on the heap of this process."""
     if isinstance(items, Bare):
         return items.items
-    known, blob = items
-    return received(known, blob.tobytes(), model_step)
+    blob = items.rollouts.tobytes()
+    return received(items.known, blob, model_step) if items.known else decode(blob, refs=Refs(items.refs))
 
 
 def hand_in(group: Any) -> Blob:
     """Return a group that is handed out as bytes."""
+    if isinstance(group, list):
+        return _with_refs(group)
     done, blob = given(group)
-    return done, np.frombuffer(blob, np.uint8)
+    return Blob(done, np.frombuffer(blob, np.uint8))
 
 
 def hand_out(blob: Blob) -> list[Any]:
     """Return the rollouts of a group that was handed out; their arrays are views, and cannot be written to."""
-    done, bare = blob
-    return taken(done, memoryview(bare))  # type: ignore[arg-type]  # anything with bytes in it
+    if blob.refs:
+        return resolved(blob, blob.refs)
+    return taken(blob.known, blob.rollouts.data)  # type: ignore[arg-type]  # anything with bytes in it
