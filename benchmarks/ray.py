@@ -1,33 +1,48 @@
-"""The buffer on Ray beside Ray's own queue and, where it is installed, TransferQueue; and how soon a batch arrives.
+"""Measure the buffer on Ray beside Ray's own queue, and how soon a batch arrives that somebody waits for.
 
-    python benchmarks/ray.py [--quick]
+    python benchmarks/ray.py             groups of 250 KB in batches of 16, about a minute
+    python benchmarks/ray.py --quick     fewer rounds
+    python benchmarks/ray.py --check     a claim that is missed makes the exit code 1
 
-Groups of 256 KB go in batches of 16 from this process into an actor and back. In a queue they travel as Python objects, as its
-users have them. All in one run on one Ray, so that the ratios can be compared; medians of several rounds.
+Groups go from this process into an actor and back. Contenders take turns on one Ray, batch by batch, and are compared by the
+medians of their times on the wall. The queue moves groups as Python objects: as dicts of lists, which is what engines return,
+and as the same `Rollout`s, whose tokens are arrays; it keeps references into Ray's object store, copies nothing and checks
+nothing.
 """
 
-import argparse
 import asyncio
 import os
-import statistics
 import sys
 import tempfile
-import time
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
 
 sys.path.append(sys.path.pop(0))  # this file is named as the library that it measures
 
 import numpy as np
+import ray
 from ray.util.queue import Queue
 
-import ray
+from measure import Timing, print_table
+from reporting import Claim, arguments, conclude, print_title, seconds, versions
 from reroll import ReplayBufferConfig, Rollout
 from reroll.ray import RayReplayBuffer
 
 BATCH = 16
-MEMBERS = 8
-TOKENS = 3_900  # with log-probs, mask and versions: 256 KB a group
+ROLLOUTS = 8
+TOKENS = 3_900  # with log-probs 250 KB a group
+LISTS, ARRAYS = "Ray's queue, lists", "Ray's queue, arrays"
+ONE = "reroll, 1 shard"
+
+
+class Contender(NamedTuple):
+    """One way to move a batch into an actor, and out of it."""
+
+    put: Callable[[], Awaitable[Any]]
+    take: Callable[[], Awaitable[Any]]
 
 
 def group(seed: int) -> list[Rollout]:
@@ -37,126 +52,158 @@ def group(seed: int) -> list[Rollout]:
             prompt_ids=rng.integers(0, 50_000, 200, np.int32),
             response_ids=rng.integers(0, 50_000, TOKENS, np.int32),
             logprobs=rng.random(TOKENS, np.float32),
-            response_model_steps=[1] * TOKENS,
             reward=float(rng.random()),
             status="completed",
         )
-        for _ in range(MEMBERS)
+        for _ in range(ROLLOUTS)
     ]
 
 
-def as_objects(rollouts: list[Rollout]) -> list[dict]:
-    """Return a group as users of a queue have it: dicts of lists."""
+def as_lists(rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
+    names = ("prompt_ids", "response_ids", "logprobs")
     return [
-        {
-            "prompt_ids": rollout.prompt_ids.tolist(),
-            "response_ids": rollout.response_ids.tolist(),
-            "logprobs": rollout.logprobs.tolist(),
-            "reward": rollout.reward,
-        }
+        {name: getattr(rollout, name).tolist() for name in names} | {"reward": rollout.reward}
         for rollout in rollouts
     ]
 
 
-async def timed(work: Callable[[], Awaitable[object]]) -> float:
-    start = time.perf_counter()
-    await work()
-    return time.perf_counter() - start
-
-
-async def of_reroll(buffer: RayReplayBuffer, groups: list, rounds: int) -> tuple[float, float]:
+def of_buffer(buffer: RayReplayBuffer, groups: Sequence[list[Rollout]]) -> Contender:
     async def put() -> None:
         await asyncio.gather(*(buffer.put(rollouts, "t") for rollouts in groups))
 
-    async def take() -> None:
-        await buffer.take_batch({"t": BATCH}, wait=True, timeout=60)
-
-    puts, takes = [], []
-    for _ in range(rounds):
-        puts.append(await timed(put))
-        takes.append(await timed(take))
-    return statistics.median(puts), statistics.median(takes)
+    return Contender(put, lambda: buffer.take_batch({"t": BATCH}, wait=True, timeout=60))
 
 
-async def of_queue(queue: Queue, groups: list, rounds: int) -> tuple[float, float]:
-    actor = queue.actor
-
+def of_queue(queue: Queue, groups: Sequence[Any]) -> Contender:
     async def put() -> None:
-        await actor.put_nowait_batch.remote(groups)
+        await queue.actor.put_nowait_batch.remote(groups)
 
     async def take() -> None:
-        await actor.get_nowait_batch.remote(BATCH)
+        await queue.actor.get_nowait_batch.remote(BATCH)
 
-    puts, takes = [], []
-    for _ in range(rounds):
-        puts.append(await timed(put))
-        takes.append(await timed(take))
-    return statistics.median(puts), statistics.median(takes)
+    return Contender(put, take)
 
 
-async def wake_up(buffer: RayReplayBuffer, rounds: int) -> float:
-    """Return the median time from the start of the put that completes a batch until the taker has it."""
+async def timed(work: Callable[[], Awaitable[Any]]) -> float:
+    start = perf_counter()
+    await work()
+    return perf_counter() - start
+
+
+async def in_turn(contenders: dict[str, Contender], rounds: int) -> dict[str, tuple[Timing, Timing]]:
+    """Return how long a batch takes to be put and to be taken."""
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in contenders}
+    for turn in range(rounds + 3):
+        for name, contender in contenders.items():
+            times = await timed(contender.put), await timed(contender.take)
+            if turn >= 3:  # warm by now
+                for kept, time in zip(found[name], times, strict=True):
+                    kept.append(time)
+    return {name: (Timing.of(puts), Timing.of(takes)) for name, (puts, takes) in found.items()}
+
+
+async def wake_up(buffer: RayReplayBuffer, rounds: int) -> Timing:
+    """Return how long it takes from the start of the put that completes a batch until its taker has it."""
     small = [Rollout(prompt_ids=[1], response_ids=[2] * 100, status="completed")]
     waits = []
     for _ in range(rounds):
-        for _ in range(BATCH - 1):
-            await buffer.put(small, "w")
+        await asyncio.gather(*(buffer.put(small, "w") for _ in range(BATCH - 1)))
         taker = asyncio.ensure_future(buffer.take_batch({"w": BATCH}, wait=True, timeout=60))
         await buffer.count("w", "completed")  # the taker waits by now
-        start = time.perf_counter()
+        start = perf_counter()
         await asyncio.gather(buffer.put(small, "w"), taker)
-        waits.append(time.perf_counter() - start)
-    return statistics.median(waits)
+        waits.append(perf_counter() - start)
+    return Timing.of(waits)
 
 
-def rate(seconds: float, num_bytes: int) -> str:
-    return f"{seconds * 1e3:7.1f} ms  {num_bytes / seconds / 1e6:7.0f} MB/s"
-
-
-async def main(rounds: int) -> None:
+async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing, Timing]], Timing, int]:
     groups = [group(seed) for seed in range(BATCH)]
-    config = ReplayBufferConfig(sampler="fifo")
-    size = BATCH * sum(r.response_ids.nbytes + r.prompt_ids.nbytes + r.logprobs.nbytes for r in groups[0])
-    print(f"{BATCH} groups of {size / BATCH / 1024:.0f} KB, medians of {rounds} rounds\n")
-    results = {}
-    with tempfile.TemporaryDirectory() as where:
-        for name, made in {
-            "reroll, 1 shard": (config, 1),
-            "reroll, 3 shards": (config, 3),
-            "reroll, 1 shard, on disk": (config.model_copy(update={"store": where + "/one"}), 1),
-        }.items():
-            from pathlib import Path
-
-            one = made[0] if made[0].store is None else made[0].model_copy(update={"store": Path(made[0].store)})
-            buffer = RayReplayBuffer.create(one, name=name, num_shards=made[1])
-            await of_reroll(buffer, groups, 3)
-            results[name] = await of_reroll(buffer, groups, rounds)
-            if name == "reroll, 1 shard":
-                results["wake"] = await wake_up(buffer, rounds)
-            await buffer.close()
-    wake = results.pop("wake")
-    for name, sent in {"queue, numpy": groups, "queue, lists": [as_objects(rollouts) for rollouts in groups]}.items():
-        queue = Queue(actor_options={"num_cpus": 0})
-        await of_queue(queue, sent, 3)
-        results[name] = await of_queue(queue, sent, rounds)
+    num_bytes = sum(
+        getattr(rollout, name).nbytes
+        for rollouts in groups
+        for rollout in rollouts
+        for name in ("prompt_ids", "response_ids", "logprobs")
+    )
+    memory = ReplayBufferConfig(sampler="fifo")
+    buffers = {
+        ONE: RayReplayBuffer.create(memory, name="one"),
+        "reroll, 3 shards": RayReplayBuffer.create(memory, name="three", num_shards=3),
+        "reroll, on disk": RayReplayBuffer.create(
+            ReplayBufferConfig(sampler="fifo", store=directory, max_uncommitted_steps=0), name="disk"
+        ),
+    }
+    queues = {name: Queue(actor_options={"num_cpus": 0}) for name in (LISTS, ARRAYS)}
+    moved = {LISTS: list(map(as_lists, groups)), ARRAYS: groups}
+    contenders = {name: of_buffer(buffer, groups) for name, buffer in buffers.items()}
+    contenders |= {name: of_queue(queue, moved[name]) for name, queue in queues.items()}
+    times = await in_turn(contenders, rounds)
+    wake = await wake_up(buffers[ONE], rounds)
+    for buffer in buffers.values():
+        await buffer.close()
+    for queue in queues.values():
         queue.shutdown()
-    for verb, index in (("put", 0), ("take", 1)):
-        for name, found in results.items():
-            ratio = results["queue, lists"][index] / found[index]
-            print(f"{verb:5s} {name:26s} {rate(found[index], size)}   {ratio:5.2f} x the queue of lists")
-        print()
-    print(f"take_batch(wait=True) of {BATCH} small groups after the put that completes it: {wake * 1e3:.1f} ms (p50)")
+    return times, wake, num_bytes
+
+
+def main() -> int:
+    options = arguments("Measure the buffer on Ray.", "ray.json").parse_args()
+    start = perf_counter()
+    print_title("reroll on Ray benchmark")
+    with tempfile.TemporaryDirectory(dir=".") as where:
+        times, wake, num_bytes = asyncio.run(measure(10 if options.quick else 40, Path(where).absolute()))
+    print_table(
+        f"{BATCH} groups of {num_bytes // BATCH // 1024} KB, p50",
+        ("", "put ms", "MB/s", "take ms", "MB/s"),
+        [
+            (
+                name,
+                *(
+                    cell
+                    for t in pair
+                    for cell in (f"{t.median * 1e3:.1f}", f"{num_bytes / t.median / 1e6:.0f}")
+                ),
+            )
+            for name, pair in times.items()
+        ],
+    )
+    claims = [
+        Claim(f"{verb} at least as fast as {other}", f"{ratio:.2f} times", ratio >= 1)
+        for other in (LISTS, ARRAYS)
+        for verb, which in (("put", 0), ("take", 1))
+        for ratio in (times[other][which].median / times[ONE][which].median,)
+    ]
+    claims.append(
+        Claim(
+            "take_batch(wait=True) after the put that completes it, p50 under 10 ms",
+            f"{wake.median * 1e3:.1f} ms",
+            wake.median < 0.010,
+        )
+    )
+    report = {
+        "versions": versions(),
+        "batch_bytes": num_bytes,
+        "put": {name: seconds(puts) for name, (puts, _) in times.items()},
+        "take": {name: seconds(takes) for name, (_, takes) in times.items()},
+        "wake_up": seconds(wake),
+    }
+    return conclude(claims, report, perf_counter() - start, options)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    warnings.simplefilter("ignore")
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=500_000_000, log_to_driver=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        ray.init(
+            "local",
+            num_cpus=4,
+            include_dashboard=False,
+            object_store_memory=500_000_000,
+            log_to_driver=False,
+            configure_logging=False,
+        )
     try:
-        asyncio.run(main(10 if options.quick else 40))
+        code = main()
     finally:
         ray.shutdown()
+    sys.exit(code)

@@ -26,15 +26,18 @@ def ray_cluster():
 
     The extra `dev` installs Ray where there is one for this Python.
     """
-    from ray.cluster_utils import Cluster  # noqa: PLC0415
-
     import ray  # noqa: PLC0415
+    from ray.cluster_utils import Cluster  # noqa: PLC0415
 
     # Without authentication, which would leave a token in the home directory.
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     # A node that is gone is missed soon.
-    missed = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
+    missed = {
+        "health_check_initial_delay_ms": 1000,
+        "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 3,
+    }
     node = {"object_store_memory": 100_000_000, "include_dashboard": False}
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as where,

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import ray
+
 from reroll import ReplayBufferConfig
 from reroll.engine.ledger import Amount
 from reroll.ray import RayReplayBuffer
@@ -29,7 +30,7 @@ def buffer_of(config: ReplayBufferConfig, **options: Any) -> Iterator[RayReplayB
 
 
 def shard_actor(buffer: RayReplayBuffer, shard: int = 0) -> Any:
-    return ray.get_actor(f"reroll:{buffer._about.name}:{shard}", namespace=buffer._about.namespace)
+    return buffer.actors[shard]
 
 
 def pid_of(buffer: RayReplayBuffer, shard: int = 0) -> int:

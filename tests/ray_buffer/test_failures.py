@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-
 import ray
+
 from ray_buffer.actors import Consumer, Producer, buffer_of, kill, pid_of, shard_actor, total
 from reroll import Closed, ReplayBufferConfig, Unreachable
 from reroll.engine.ledger import closes

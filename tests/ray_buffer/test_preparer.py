@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
+import ray
 from ray.util.queue import Queue
 
-import ray
 from prepare_loops.results import config, prompts_of, result
 from ray_buffer.actors import buffer_of, total
 from reroll import Closed, InvalidArgument, ReplayBufferConfig, WaitTimeout

@@ -4,8 +4,8 @@ import asyncio
 
 import numpy as np
 import pytest
-
 import ray
+
 from ray_buffer.actors import buffer_of
 from reroll import ReplayBufferConfig, WaitTimeout, open_readonly
 from reroll.testing.buffer.builders import group

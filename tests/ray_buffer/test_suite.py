@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any, ClassVar
 
 import pytest
-
 import ray
+
 from reroll import ReplayBufferConfig
 from reroll.ray import RayReplayBuffer
 from reroll.ray import handle as handle_module

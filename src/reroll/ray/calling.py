@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
-import ray
 from reroll.errors import Closed, RerollError, Unreachable
 from reroll.ray.wire import Holder, Reply, Request, size_of
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
+import ray
 from ray.exceptions import GetTimeoutError
 
-import ray
 from reroll.buffer.batch import Batch, Lease
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument, RerollError, Unreachable
@@ -151,6 +151,11 @@ class RayReplayBuffer:
     def config(self) -> ReplayBufferConfig:
         """What the buffer was made from."""
         return self._about.config
+
+    @property
+    def actors(self) -> list[Any]:
+        """The actors of the shards, for tools that look at them or end them; their methods are for handles only."""
+        return [self._line(index).actor for index in self._shards]
 
     def lease(
         self,

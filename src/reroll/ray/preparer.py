@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+import ray
 from ray.exceptions import RayActorError
 
-import ray
 from reroll.errors import Closed, InvalidArgument, Unreachable
 from reroll.prepare import AsyncPreparer, PrepareConfig, Prompts
 from reroll.prepare.remote import NAME, PreparerService, RemotePreparer

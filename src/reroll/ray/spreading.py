@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray
+
 from reroll.buffer.arguments import checked_task, checked_uids
 from reroll.buffer.metrics import metrics_from
 from reroll.buffer.reservations import Reservation
