@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 test: $(STAMP)  ## Run the test suite.
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n auto --dist loadgroup
 
 test-slow: $(STAMP)  ## Run the whole suite, with the long runs.
 	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest
