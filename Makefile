@@ -3,19 +3,34 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEMO   := $(VENV)/.installed-demo
 
-.PHONY: help test test-slow lint format bench clean
+.PHONY: help demo browser test test-slow lint format bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml
+# Sets up what the extras in $(1) need.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "reroll needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
 	@echo "Setting up $(VENV) (once; a minute or so) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --progress-bar on --disable-pip-version-check -e '.[dev]'
-	@touch $(STAMP)
+	@$(BIN)/python -m pip install --quiet --progress-bar on --disable-pip-version-check -e '.[$(1)]'
+	@touch $@
+endef
+
+$(STAMP): pyproject.toml
+	$(call install,dev)
+
+$(DEMO): pyproject.toml
+	$(call install,demo)
+
+demo: $(DEMO)  ## Train a small language model through reroll, and write a report.
+	$(BIN)/reroll demo $(ARGS)
+
+browser: $(STAMP)  ## Install a browser for the tests of pages, if there is none.
+	PYTHON=$(BIN)/python scripts/install_browser
 
 test: $(STAMP)  ## Run the test suite.
 	$(BIN)/python -m pytest -m 'not slow' -n auto --dist loadgroup

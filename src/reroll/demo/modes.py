@@ -1,0 +1,91 @@
+"""The modes: one trainer, one buffer, and how they are configured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from reroll import Mixture, Prioritized, StalenessWindow, SyncReplayBufferConfig, Uniform
+from reroll.prepare import PrepareConfig
+
+TASK: Final = "sort"
+GROUP_SIZE: Final = 8
+BATCH: Final = 16
+FRESH: Final = 4
+MAX_STALENESS: Final = 2
+PACK_LENGTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """How groups come to the trainer."""
+
+    name: str
+    about: str
+    batch: int = BATCH
+    """Groups of a training step."""
+    fresh: int = BATCH
+    """How many of them are generated for it."""
+    is_ahead: bool = False
+    """Whether the producer goes on while the trainer trains."""
+    prepare: Mapping[str, Any] = field(default_factory=dict)
+    buffer: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, seed: int, store: Path | None = None) -> PrepareConfig:
+        """Return the configuration of the preparer and its buffer; with a store, it survives."""
+        return PrepareConfig(
+            task=TASK,
+            global_batch_size=self.batch,
+            group_size=GROUP_SIZE,
+            pack_length=PACK_LENGTH,
+            rows_per_micro_batch=64,  # all in one: the model is small
+            filter_zero_std=True,
+            keep_filtered=True,  # so that the ledger has them
+            **{"async_steps": 0, **self.prepare},
+            replay_buffer=SyncReplayBufferConfig(seed=seed, store=store, **self.buffer),
+        )
+
+
+_REPLAY: Final = {"max_age": 8, "max_times_sampled": 8}
+_SHARE: Final = FRESH / BATCH
+
+MODES: Final = {
+    mode.name: mode
+    for mode in (
+        Mode(
+            name="on-policy",
+            about=f"{BATCH} new groups a step, each trained once, by the weights that follow",
+        ),
+        Mode(
+            name="on-policy-small",
+            about=f"{FRESH} new groups a step, each trained once: the fresh share of replay, and nothing else",
+            batch=FRESH,
+            fresh=FRESH,
+        ),
+        Mode(
+            name="async",
+            about=f"the producer goes on while the trainer trains, at most {MAX_STALENESS} steps ahead; new weights "
+            "abort what is running, and continue it",
+            is_ahead=True,
+            prepare={"max_staleness": MAX_STALENESS},
+            buffer={"sampler": "stalest", "rate_limiter": StalenessWindow(MAX_STALENESS, batch=BATCH)},
+        ),
+        Mode(
+            name="replay-uniform",
+            about=f"{FRESH} new groups a step and {BATCH - FRESH} that were trained before, drawn alike",
+            fresh=FRESH,
+            buffer={"sampler": Mixture(_SHARE, replay=Uniform()), **_REPLAY},
+        ),
+        Mode(
+            name="replay-prioritized",
+            about="the same, but drawn by p(1-p) and age, with importance weights",
+            fresh=FRESH,
+            prepare={"importance_weights": True},
+            buffer={
+                "sampler": Mixture(_SHARE, replay=Prioritized(half_life=4)),
+                "priority_signal": "solve_rate",
+                **_REPLAY,
+            },
+        ),
+    )
+}

@@ -1,0 +1,58 @@
+"""The command line: help, version, and one line for what went wrong."""
+
+import subprocess
+import sys
+
+import pytest
+
+import reroll
+
+HIDE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == {hidden!r}:
+            raise ImportError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+from reroll.cli import main
+sys.argv = ["reroll", *{arguments!r}]
+main()
+"""
+
+
+def run(*arguments, hidden=None):
+    code = HIDE.format(hidden=hidden, arguments=arguments)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_the_version():
+    found = run("--version")
+    assert (found.returncode, found.stdout.strip()) == (0, reroll.__version__)
+
+
+def test_help_names_the_commands_and_their_options():
+    assert "demo" in run("--help").stdout
+    told = run("demo", "--help").stdout
+    for option in ("--quick", "--seeds", "--modes", "--out", "--crash", "Example"):
+        assert option in told
+
+
+def test_help_loads_nothing_heavy():
+    code = "import sys; from reroll.cli.commands import app; print('torch' in sys.modules, 'plotly' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]
+
+
+def test_an_unknown_mode_is_one_line(tmp_path):
+    found = run("demo", "--modes", "of-policy", "--out", str(tmp_path))
+    assert found.returncode == 2
+    assert found.stderr.startswith("reroll: 'of-policy' is no mode for this; choose from: on-policy")
+    assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("hidden", "extra"), [("typer", "cli"), ("torch", "demo"), ("plotly", "demo")])
+def test_a_missing_extra_is_named(hidden, extra):
+    found = run("demo", hidden=hidden)
+    assert found.returncode != 0
+    assert f"pip install 'reroll[{extra}]'" in found.stderr
+    assert "Traceback" not in found.stderr
