@@ -51,7 +51,7 @@ class Keeping:
         if not self._is_own or self._store is None:
             return
         try:
-            await self._take_back(first_step - 1)
+            await self._buffer.rewind(first_step - 1)
         except CannotRewind as error:
             raise CannotRewind(
                 f"the store {self._store} was trained from before, and this preparer begins with step {first_step} without "
@@ -73,7 +73,7 @@ class Keeping:
             return
         if self._store is not None:
             self._check_store(self._store, state, saved)
-            await self._take_back(state["step"])
+            await self._buffer.rewind(state["step"])
         else:
             await self._resume(state, saved)
         await self._check_whole(state)
@@ -124,18 +124,6 @@ class Keeping:
             raise InvalidArgument(
                 f"this is not the buffer of the state, or an older copy: {put} groups were ever put into it, and the state "
                 f"knows of {known}. The state says that its buffer is {_whereabouts(state)}; bring that back"
-            )
-
-    async def _take_back(self, last: int) -> None:
-        """Take back what was used after a step. Raises CannotRewind."""
-        await self._buffer.rewind(max(0, last))
-        if last >= 0:
-            return
-        kept = sum(buckets["uncommitted"].groups for buckets in (await self._buffer.ledger()).values())
-        if kept:
-            raise CannotRewind(
-                f"what step 0 used cannot be taken back ({kept} groups), since a buffer rewinds to step 0 at the earliest; "
-                "steps that count from 1 can all be"
             )
 
 
