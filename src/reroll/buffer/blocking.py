@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.groups import Groups
@@ -24,6 +24,8 @@ T = TypeVar("T")
 class BlockingReplayBuffer:
     """Thread-safe; same verbs, same arguments, same results and errors as ReplayBuffer, without `await`."""
 
+    close: Callable[[], None]
+
     def __init__(self, groups: Groups, **options: Any) -> None:
         self._lock = threading.Lock()
         self._target = ReplayBuffer(groups, ThreadWaits(self._lock), **options)
@@ -31,6 +33,14 @@ class BlockingReplayBuffer:
     def __len__(self) -> int:
         with self._lock:
             return len(self._target)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     @wraps(ReplayBuffer.lease)
     def lease(self, *args: Any, **kwargs: Any) -> "BlockingLease":
