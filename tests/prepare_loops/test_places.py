@@ -69,14 +69,10 @@ def test_a_state_of_a_saved_buffer_is_refused_by_a_store(tmp_path):
     ):
         restored(stored(tmp_path / "store"), state)
 
-    async def move():
-        buffer = ReplayBufferConfig(sampler="fifo", capacity=100, store=tmp_path / "store").build()
-        await buffer.resume(state["buffer"])
-        await buffer.close()
-
-    import asyncio  # noqa: PLC0415
-
-    asyncio.run(move())
+    with ReplayBufferConfig(
+        sampler="fifo", capacity=100, store=tmp_path / "store"
+    ).build_blocking() as buffer:
+        buffer.resume(state["buffer"])
     with restored(stored(tmp_path / "store"), state, saved=tmp_path / "store") as preparer:
         assert trained(preparer, 2, 3) == [[3, 4], [5, 6]]
 
@@ -106,6 +102,16 @@ def test_a_store_that_was_moved(tmp_path):
         restored(stored(tmp_path / "one"), state)  # which is new and empty
     with restored(stored(tmp_path / "moved"), state, saved=tmp_path / "moved") as preparer:
         assert trained(preparer, 2, 3) == [[3, 4], [5, 6]]
+
+
+def test_a_state_that_does_not_name_its_store(tmp_path):
+    """As they were before states did."""
+    (state,) = states_of(stored(tmp_path / "store"), (1, None))
+    del state["store"]
+    with restored(stored(tmp_path / "store"), state) as preparer:
+        assert trained(preparer, 2) == [[3, 4]]
+    with pytest.raises(InvalidArgument, match="in a store, which the state does not name"):
+        restored(in_memory(), state)
 
 
 @pytest.mark.parametrize("inside", ["", "step_1"])

@@ -10,7 +10,7 @@ import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
 from reroll import CannotRewind, InvalidArgument
-from reroll.prepare import Preparer, PromptCursor
+from reroll.prepare import AsyncPreparer, Preparer, PromptCursor
 
 PROMPTS = list(range(1, 31))
 
@@ -137,7 +137,7 @@ def test_a_later_first_step_leaves_those_before_it(tmp_path):
         assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3, 4]
 
 
-def test_steps_that_were_committed_are_not_begun_again(tmp_path):
+async def test_steps_that_were_committed_are_not_begun_again(tmp_path):
     durable = {"store": tmp_path / "store"}
     with Preparer(config(2, replay_buffer=durable)) as preparer:
         preparer.put([result(number) for number in range(1, 7)])
@@ -150,6 +150,8 @@ def test_steps_that_were_committed_are_not_begun_again(tmp_path):
             CannotRewind, match=r"begins with step 1 without a state: .*restore\(\) the state"
         ):
             Preparer(config(2, replay_buffer=durable)).__enter__()
+        with pytest.raises(CannotRewind):
+            await AsyncPreparer(config(2, replay_buffer=durable)).__aenter__()
     with Preparer(config(2, first_step=3, replay_buffer=durable)) as preparer:
         assert prompts_of(preparer.get_data(0, 3, TIMEOUT)) == [5, 6]
     again = Preparer(config(2, replay_buffer=durable))

@@ -1,5 +1,6 @@
 """The verbs that make a buffer outlive its process, and follow the trainer's own checkpoints."""
 
+import warnings
 from collections.abc import Iterator
 from os import PathLike
 from typing import Any, Literal
@@ -69,8 +70,15 @@ class Saving(Shell):
                 allow_pickle=self._allow_pickle,
             )
         )
-        self._become(memory, find_saved(path))
+        file = find_saved(path)
+        self._become(memory, file)
         self._groups.lose(lost)
+        if lost or memory.leftovers:
+            warnings.warn(
+                f"groups {sorted({*lost, *memory.leftovers})} in {file} are damaged: they are left out, and counted as lost",
+                UserWarning,
+                stacklevel=2,
+            )
         if self._disk is not None:
             await self._disk.take_over(path)
         self._leases.recheck(memory.lent())

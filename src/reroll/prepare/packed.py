@@ -194,7 +194,7 @@ class PackedBatch:
         return found | written
 
     def to_torch(self) -> dict[str, Any]:
-        """Return `arrays()` as tensors that share their memory; needs the extra `torch`."""
+        """Return `arrays()` as tensors that share their memory, unless it is read-only; needs the extra `torch`."""
         return to_tensors(self.arrays())
 
     def _written(self, name: str) -> npt.NDArray[Any]:
@@ -232,9 +232,12 @@ class PackedBatch:
 
 
 def to_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Return tensors over the memory of the arrays; raises ImportError without torch."""
+    """Return tensors over the memory of the arrays, and of copies where those are read-only, which torch knows nothing of."""
     try:
         import torch  # noqa: PLC0415
     except ImportError as error:
         raise ImportError("to_torch needs torch: pip install 'reroll[torch]'") from error
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {
+        name: torch.from_numpy(array if array.flags.writeable else array.copy())
+        for name, array in arrays.items()
+    }
