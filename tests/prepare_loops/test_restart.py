@@ -246,3 +246,20 @@ def test_a_killed_process_skips_and_doubles_no_prompt(tmp_path, die_after):
     log = json.loads((tmp_path / "checkpoint.json").read_text())["log"]
     assert [len(groups) for groups in log] == [3] * 10
     assert sorted(number for groups in log for number in groups) == PROMPTS
+
+
+def test_what_was_filtered_is_stored_once(tmp_path):
+    """Those that are kept to be looked at, and come again after a restart."""
+    options = {"filter_zero_std": True, "keep_filtered": True, "replay_buffer": {"store": tmp_path / "store"}}
+    state = None
+    for _ in range(2):
+        preparer = Preparer(config(1, **options))
+        if state is not None:
+            preparer.restore(state)
+        with preparer:
+            preparer.put([result(1, rewards=(1.0, 1.0)), result(2)], timeout=TIMEOUT)
+            if state is None:
+                preparer.get_data(0, 1, TIMEOUT)
+                state = preparer.state(step=1)
+            assert preparer.buffer.ledger()["train"]["put"].groups == 2
+            assert preparer.buffer.count("train", "filtered") == 1

@@ -185,14 +185,14 @@ class Intake:
             if self._config.keep_filtered:
                 for rollout in group:
                     rollout.status = Status.FILTERED
-                await self._put(result, task, group, timeout)
+                uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
+                if self._came_before(uid, result):
+                    return _Fate.KNOWN
             self.arrivals.add(task, None, outcome)
             self._remember(result)
             return _Fate.LEFT_OUT
         uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
-        if uid is not None and uid <= self._last_uid and result.group_uid is None:  # it came before a restart
-            self._repeats()
-            self._remember(result)
+        if self._came_before(uid, result):
             return _Fate.KNOWN
         is_stale = self._is_stale(task, oldest)
         is_stored = uid is not None and not (is_stale and await self._has_expired(uid))
@@ -240,6 +240,14 @@ class Intake:
 
     async def _has_expired(self, uid: int) -> bool:
         return not await self._buffer.query({"uid": uid, "status": {"$ne": Status.EXPIRED}})
+
+    def _came_before(self, uid: int | None, result: GenerationResult) -> bool:
+        """Return whether a result was stored before a restart already, and count that."""
+        if uid is None or uid > self._last_uid or result.group_uid is not None:
+            return False
+        self._repeats()
+        self._remember(result)
+        return True
 
     def _put_id(self, result: GenerationResult) -> Hashable:
         """Return what a result that comes twice is known by; None if that cannot be told."""
