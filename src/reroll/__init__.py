@@ -33,9 +33,11 @@ from reroll.errors import (
     InvalidConfig,
     InvalidPriority,
     LeaseExpired,
+    LimitReached,
     LoopFailed,
     NotEmpty,
     NotStorable,
+    ProtocolMismatch,
     QueryError,
     RerollError,
     SavedNotFound,
@@ -46,6 +48,7 @@ from reroll.errors import (
     StoreLocked,
     UncommittedWarning,
     UnknownUid,
+    Unreachable,
     UnstorableWarning,
     UnsupportedFormat,
     WaitTimeout,
@@ -59,6 +62,7 @@ from reroll.table import Table, TableInfo
 if _typing.TYPE_CHECKING:
     from reroll.codec.registry import register
     from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig
+    from reroll.server import Server, connect, connect_blocking
 
 __all__ = [
     "Amount",
@@ -77,6 +81,7 @@ __all__ = [
     "LeaseExpired",
     "LeastUsed",
     "Lifo",
+    "LimitReached",
     "Limiter",
     "LoopFailed",
     "MaxHeap",
@@ -86,6 +91,7 @@ __all__ = [
     "NotEmpty",
     "NotStorable",
     "Prioritized",
+    "ProtocolMismatch",
     "Query",
     "QueryError",
     "Queue",
@@ -100,6 +106,7 @@ __all__ = [
     "SampleInfo",
     "SampleToInsertRatio",
     "SavedNotFound",
+    "Server",
     "SourceEnded",
     "Stack",
     "StalenessWindow",
@@ -118,11 +125,14 @@ __all__ = [
     "Uniform",
     "UnknownUid",
     "Unlimited",
+    "Unreachable",
     "UnstorableWarning",
     "UnsupportedFormat",
     "WaitTimeout",
     "WouldBlock",
     "__version__",
+    "connect",
+    "connect_blocking",
     "effective_response_mask",
     "open_readonly",
     "parse_query",
@@ -141,4 +151,8 @@ def __getattr__(name: str) -> _typing.Any:
         from reroll.codec.registry import register  # noqa: PLC0415
 
         return register
+    if name in ("Server", "connect", "connect_blocking"):  # with the extra `server`
+        from reroll import server  # noqa: PLC0415
+
+        return getattr(server, name)
     raise AttributeError(f"module 'reroll' has no attribute {name!r}")

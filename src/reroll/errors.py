@@ -6,6 +6,9 @@ RerollError
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Closed           (RuntimeError)    the table, buffer or preparer was shut down
+├── Unreachable      (ConnectionError)  the server did not answer for too long
+├── ProtocolMismatch (ConnectionError)  the other side speaks another version, or is no reroll server
+├── LimitReached     (RuntimeError)    a client has more calls or bytes under way than the server allows
 ├── StepGone         (LookupError)     a training step whose data every rank is done with
 ├── SourceEnded      (EOFError)        a source has ended, and what is left does not fill a training step
 ├── LoopFailed       (RuntimeError)    a loop in the background failed; its error is the cause
@@ -64,6 +67,18 @@ class LeaseExpired(RerollError, TimeoutError):  # noqa: N818
 
 class Closed(RerollError, RuntimeError):  # noqa: N818
     """The table, buffer or preparer was shut down; this call was not carried out."""
+
+
+class Unreachable(RerollError, ConnectionError):  # noqa: N818
+    """The server did not answer for too long. A put may have been stored: repeated with its `put_id`, it is stored once."""
+
+
+class ProtocolMismatch(RerollError, ConnectionError):  # noqa: N818
+    """The other side speaks another version of the protocol, or is no reroll server."""
+
+
+class LimitReached(RerollError, RuntimeError):  # noqa: N818
+    """More clients, calls or bytes than the server allows. The call was not carried out; make it again later."""
 
 
 class StepGone(RerollError, LookupError):  # noqa: N818

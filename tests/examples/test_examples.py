@@ -20,6 +20,7 @@ SHOWS = {
     "inspect_buffer.py": r'  QueryError: where\.stalenes: unknown field; did you mean "staleness"\?',
     "prepare_loop.py": r"72 groups trained, of 72 prompts: each once",
     "replay_priorities.py": r"step 9: out of memory; 16 groups came back, and no use was counted; once more",
+    "server_processes.py": r"96 groups trained, 96 different ones, of 96",
     "staleness_window.py": r"  trained groups by staleness: \{0: \d+, 1: \d+, 2: \d+\}, largest 2",
     "threads.py": r"80 different groups trained, 80 by the ledger",
 }

@@ -18,6 +18,7 @@ import numpy as np
 from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
 from reroll.buffer.leases import Leases
+from reroll.buffer.packed import Packed
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import (
     read_rollouts,
@@ -108,7 +109,7 @@ class Disk:
 
     # --- writing
 
-    async def encode(self, items: Sequence[Any], deadline: float | None = None) -> Encoded:
+    async def encode(self, items: Sequence[Any] | Packed, deadline: float | None = None) -> Encoded:
         """Return rollouts as bytes, when what their references stand for is here as well.
 
         Raises NotStorable, with the path to what cannot be stored, and WaitTimeout.
@@ -128,10 +129,13 @@ class Disk:
         self._references.fetch(encoded.held)
         return encoded
 
-    def _encode(self, items: Sequence[Any]) -> Encoded:
+    def _encode(self, items: Sequence[Any] | Packed) -> Encoded:
         held = Held(self._references)
         try:
-            blob = encode(list(items), refs=held, root=_ROOT, allow_pickle=self._allow_pickle)
+            if isinstance(items, Packed):
+                blob = items.blob
+            else:
+                blob = encode(list(items), refs=held, root=_ROOT, allow_pickle=self._allow_pickle)
             if len(blob) > MAX_PAYLOAD_BYTES:
                 raise NotStorable(  # noqa: TRY301  (as any other)
                     f"{_ROOT}: they take {len(blob)} bytes, and a group of {MAX_PAYLOAD_BYTES} can be stored; split it"
@@ -369,13 +373,13 @@ class Disk:
     async def look(self, groups: Sequence[Group]) -> set[int]:
         """Return when groups have their rollouts; damaged ones to be skipped by uid. Raises UnknownUid for one that went."""
         damaged: set[int] = set()
-        while missing := [group for group in groups if not group.items and group.uid not in damaged]:
+        while missing := [group for group in groups if not group.is_here and group.uid not in damaged]:
             damaged |= {group.uid for group in await self.fetch(missing)}
         return damaged
 
     async def fetch(self, groups: Sequence[Group]) -> list[Group]:
         """Let groups have their rollouts; return those that are damaged, if those are to be skipped."""
-        missing = {group.uid: group for group in groups if not group.items}
+        missing = {group.uid: group for group in groups if not group.is_here}
         if not missing:
             return []
         uids = sorted(missing)
@@ -429,7 +433,7 @@ class Disk:
         being_written = {} if self._now is None else self._now.groups
         for group in groups:
             uid = group.uid
-            if not group.items or uid in self._blobs or uid in being_written or uid in self._held:
+            if not group.is_here or uid in self._blobs or uid in being_written or uid in self._held:
                 continue
             if self._groups.is_kept(group.uid) or (
                 self._max_resident_bytes is not None and self._resident > self._max_resident_bytes

@@ -179,6 +179,6 @@ class Expiring(Payloads):
         for slot in unseen.tolist():
             group = self._group(slot)
             self._before_change(group)
-            for item in group.items:
+            for item in group.items if group.packed is None else ():
                 release(item)
         self._forget(slots)

@@ -109,6 +109,11 @@ class Group:
         return self._items
 
     @property
+    def is_here(self) -> bool:
+        """Whether the rollouts are in memory, as objects or as bytes."""
+        return bool(self._packed is not None or self._items)
+
+    @property
     def packed(self) -> bytes | None:
         """The rollouts as bytes, if nobody has looked at them yet."""
         return self._packed
@@ -240,7 +245,7 @@ class Group:
         """Let go of the rollouts, which are on disk."""
         known = self._recorded[7]
         self.prompts = self.prompt_tokens() if known is None else known
-        self._items = []
+        self._items, self._packed = [], None
         self._told_at = None
 
     def encoded(self) -> None:

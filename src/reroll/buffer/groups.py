@@ -13,6 +13,7 @@ import numpy as np
 from reroll.buffer.expiring import Expiring
 from reroll.buffer.group import Group
 from reroll.buffer.handed import Handed
+from reroll.buffer.packed import Packed
 from reroll.buffer.patch import patch_members
 from reroll.buffer.put import Decision, Put, look, row_of
 from reroll.buffer.signals import priority_of
@@ -34,7 +35,7 @@ class Groups(Expiring):
 
     def plan_put(
         self,
-        items: Sequence[Any],
+        items: Sequence[Any] | Packed,
         task_name: str,
         *,
         model_step: int | None,
@@ -56,7 +57,10 @@ class Groups(Expiring):
             stale_threshold=stale_threshold,
             token_stale_threshold=token_stale_threshold,
         )
-        weight = priority_of(members, rules.signal) if priority is None else checked_priority(priority)
+        if priority is not None:
+            weight = checked_priority(priority)
+        else:
+            weight = 1.0 if isinstance(members, Packed) else priority_of(members, rules.signal)
         checked_tags = _checked_tags(tags)
         continues = self.out.recognise(items, uid)
         attempt = 1
@@ -102,11 +106,16 @@ class Groups(Expiring):
         self.learn_step(put.task, put.current_train_step)
         applied = put.apply_to_rollouts(decision)
         uid, slot, gone = self._enter(put, decision)
-        for item in put.items:
-            write_if_present(item, "group_uid", uid)
-        group = Group(uid, put.items, put.summary, put.step())
-        if put.task.settings.is_durable:
-            group.applied = applied
+        if isinstance(put.items, Packed):
+            group = Group(uid, [], put.summary)
+            group.pack(put.items.blob)
+            group.prompts, group.applied = put.items.prompt_tokens, applied
+        else:
+            for item in put.items:
+                write_if_present(item, "group_uid", uid)
+            group = Group(uid, put.items, put.summary, put.step())
+            if put.task.settings.is_durable:
+                group.applied = applied
         self._store(slot, group)
         self.flow.put(put.task.name, put.summary, decision.status)
         if decision.dropped:
@@ -360,9 +369,10 @@ class Groups(Expiring):
         checked_tags = _checked_tags(tags)
         (handed,) = self.look([uid])
         self.load(handed.groups)
+        items = group.items  # as objects, whoever wants bytes
         self.show(handed)  # members that expired are emptied first
-        patch_members(group.items, fields, accept)
-        summary = summarize(group.items)
+        patch_members(items, fields, accept)
+        summary = summarize(items)
         group.learn(summary)
         row = row_of(summary)
         group.encoded()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from reroll.buffer.group import Group
+from reroll.buffer.packed import show
 from reroll.engine.columns import IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.engine.uses import Used
@@ -57,11 +58,15 @@ class Handed:
         # A copy of each list would touch hundreds of rollouts that nobody needs to look at here.
         hand = Group.handed_over if self.leaves else Group.shown
         step = self.step
-        shown = [
+        shown: list[Any] = []
+        for place, (group, told) in enumerate(zip(self.groups, self.told, strict=True)):
             # What expired since, while this was being written, is still what the trainer was to get.
-            list(group.items) if group.is_stale and self.status == COMPLETED else hand(group, step, told)
-            for group, told in zip(self.groups, self.told, strict=True)
-        ]
+            is_final = group.is_stale and self.status == COMPLETED
+            packed = None if place in self.ahead else show(group, step, told, is_final=is_final)
+            if packed is not None:
+                shown.append(packed)
+            else:
+                shown.append(list(group.items) if is_final else hand(group, step, told))
         for place in self.ahead if step is not None else ():
             group = self.groups[place]
             if any(

@@ -176,6 +176,13 @@ class HandingOut(Shell):
             self._waits.wake()
             await self._written()
 
+    async def end_lease(self, lease: int) -> None:
+        """End a lease whose holder seems to be gone: its groups come back. It may still be acknowledged, as after its time."""
+        if not self._closed:
+            self._leases.end(lease)
+            self._waits.wake()
+            await self._written()
+
     def _wanted(self, sizes: Mapping[str, int]) -> dict[Task, int]:
         return {self._engine.task(name): max(n, 0) for name, n in checked_sizes(sizes).items()}
 

@@ -121,14 +121,20 @@ class Leases:
             lease for lease, held in self._open.items() if held.deadline is not None and held.deadline <= now
         ]
         for lease in overdue:
-            self._end(lease, self._open.pop(lease))
-            self._give_back(self._ended[lease])
+            self.end(lease)
         return bool(overdue)
 
-    def give_back_all(self) -> None:
-        """Give back the groups of all leases."""
+    def end(self, lease: int) -> None:
+        """End a lease whose holder seems to be gone: its groups come back, but it may still be acknowledged."""
+        held = self._open.pop(lease, None)
+        if held is not None:
+            self._end(lease, held)
+            self._give_back(held)
+
+    def end_all(self) -> None:
+        """End all leases."""
         for lease in list(self._open):
-            self.nack(lease)
+            self.end(lease)
 
     def next_deadline(self) -> float | None:
         """Return when the next lease ends by time."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from reroll.buffer.group import Group
+from reroll.buffer.packed import Packed
 from reroll.errors import InvalidArgument
 
 
@@ -42,6 +43,8 @@ class Out:
     def learn(self, group: Group) -> None:
         """Know a group that is out, or lent and may soon be, by the rollouts that are handed over now."""
         self._forget_items(group.uid)  # loaded anew, they are other objects
+        if group.packed is not None:
+            return  # nobody has its objects
         self._items[group.uid] = group.items
         self._uid_of.update((id(item), group.uid) for item in group.items)
 
@@ -70,7 +73,7 @@ class Out:
             return None
         return next(iter(self._since.values())) + self._ttl_s
 
-    def recognise(self, items: Iterable[Any], uid: int | None) -> int | None:
+    def recognise(self, items: Iterable[Any] | Packed, uid: int | None) -> int | None:
         """Return the uid of the group that these rollouts continue, None if they are a new one.
 
         Raises InvalidArgument if they belong to several groups, or `uid` is not out.
@@ -79,11 +82,15 @@ class Out:
             raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
         found = set() if uid is None else {uid}
         if self.may_come_back:
-            found.update(
-                self._uid_of[id(item)] for item in items if self._uid_of.get(id(item)) in self._since
-            )
+            carried: set[Any]
+            if isinstance(items, Packed):
+                carried = set(items.group_uids)
+            else:
+                found.update(
+                    self._uid_of[id(item)] for item in items if self._uid_of.get(id(item)) in self._since
+                )
+                carried = set() if found else {getattr(item, "group_uid", None) for item in items}
             if not found:
-                carried = {getattr(item, "group_uid", None) for item in items}
                 found = {
                     known
                     for known in carried

@@ -91,7 +91,7 @@ class Payloads:
 
     def load(self, groups: Sequence[Group]) -> None:
         """Let groups have their rollouts, here and now."""
-        missing = [group for group in groups if not group.items]
+        missing = [group for group in groups if not group.is_here]
         for keeper in self.keepers if missing else ():
             keeper.load(missing)
 

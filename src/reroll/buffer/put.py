@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from reroll.buffer.group import Applied
+from reroll.buffer.packed import Packed
 from reroll.buffer.signals import Signal
+from reroll.codec import decode
 from reroll.engine.columns import NO_VERSION
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import InvalidArgument
@@ -24,6 +26,7 @@ from reroll.rollout import (
     version_staleness,
 )
 from reroll.rollout.foreign import read_integer
+from reroll.rollout.group import find_group_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class Put:
 
     task: Task
     rules: GroupRules
-    items: list[Any]
+    items: list[Any] | Packed
     summary: GroupSummary
     model_step: int | None
     current_train_step: int | None
@@ -119,7 +122,8 @@ class Put:
             None if self.current_train_step is None else decision.staleness,
             decision.status is Status.FAILED and self.summary.status is not Status.FAILED,
         )
-        applied.to(self.items)
+        if not isinstance(self.items, Packed):  # else it is done when they are decoded
+            applied.to(self.items)
         return applied
 
     def row(self, decision: Decision) -> dict[str, float]:
@@ -174,14 +178,14 @@ def row_of(summary: GroupSummary) -> dict[str, float]:
 
 
 def look(
-    items: Sequence[Any],
+    items: Sequence[Any] | Packed,
     rules: GroupRules,
     *,
     model_step: int | None,
     current_train_step: int | None,
     stale_threshold: int | None,
     token_stale_threshold: int | None,
-) -> tuple[list[Any], GroupSummary]:
+) -> tuple[list[Any] | Packed, GroupSummary]:
     """Check a put and look at its rollouts, without a change; return those that count, and their summary.
 
     Raises InvalidArgument, naming rollout and field.
@@ -191,6 +195,12 @@ def look(
             raise InvalidArgument(f"{name} must be at least 0, not {step}")
     check_threshold("stale_threshold", stale_threshold)
     check_threshold("token_stale_threshold", token_stale_threshold)
+    if isinstance(items, Packed):
+        if rules.signal is None and rules.on_failed == "group":
+            summary = combine(items.members, items.group_id)
+            summary.num_bytes = len(items.blob)  # what is held, whatever was told
+            return items, summary
+        items = decode(items.blob)
     if type(items) is not list and (isinstance(items, str | bytes) or not isinstance(items, Sequence)):
         raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
     rollouts, members = list(items), look_at_all(items, model_step)
@@ -198,4 +208,4 @@ def look(
         healthy = [place for place, member in enumerate(members) if member.status is not Status.FAILED]
         if len(healthy) >= rules.min_group_size:
             rollouts, members = [rollouts[place] for place in healthy], [members[place] for place in healthy]
-    return rollouts, combine(rollouts, members)
+    return rollouts, combine(members, find_group_id(rollouts))

@@ -10,6 +10,7 @@ from reroll.buffer.arguments import (
     checked_task,
 )
 from reroll.buffer.disk import Encoded
+from reroll.buffer.packed import Packed
 from reroll.buffer.put import Put
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.shell import Shell
@@ -24,7 +25,7 @@ class Putting(Shell):
 
     async def put(
         self,
-        items: Sequence[Any],
+        items: Sequence[Any] | Packed,
         task_name: str,
         *,
         model_step: int | None = None,
@@ -74,7 +75,7 @@ class Putting(Shell):
             await self._written()  # the first one may still wait for that
             return self._put_ids[put_id]
         if (
-            type(items) is list or (not isinstance(items, str) and isinstance(items, Sequence))
+            type(items) is list or (not isinstance(items, str | Packed) and isinstance(items, Sequence))
         ) and not items:
             return None
         plan = self._groups.plan_put(
@@ -93,7 +94,8 @@ class Putting(Shell):
             await self._written()
             return self._put_ids[put_id]
         if self._disk is None:
-            self._storable.look(plan.items)
+            if not isinstance(plan.items, Packed):
+                self._storable.look(plan.items)
             return await self._carry_out(plan, put_id, reservation, deadline, is_reserved=is_reserved)
         self._disk.check_ids(plan.summary.group_id, put_id)
         encoded = await self._disk.encode(plan.items, deadline)

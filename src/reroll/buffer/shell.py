@@ -180,7 +180,7 @@ class Shell:
         """Close the buffer: leases come back, and every waiting or later call raises Closed."""
         if self._closed:
             return
-        self._leases.give_back_all()
+        self._leases.end_all()
         self._closed = True
         self._waits.wake()
         if self._disk is not None:

@@ -1,11 +1,13 @@
 """The commands. What goes wrong by the user's hand is one line and exit code 2, never a traceback."""
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from reroll import InvalidArgument, __version__
+from reroll.cli import serving
+from reroll.cli.ending import fail
 
 app = typer.Typer(name="reroll", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -44,18 +46,17 @@ def demo(
     try:
         from reroll.demo.command import demo as run_demo  # noqa: PLC0415
     except ImportError as error:
-        _fail(f"the demo needs {error.name}: pip install 'reroll[demo]'")
+        fail(f"the demo needs {error.name}: pip install 'reroll[demo]'")
     try:
         chosen = [mode for mode in modes.split(",") if mode]
         report = run_demo(modes=chosen, seeds=1 if quick else seeds, out=out, crash=crash)
     except InvalidArgument as error:
-        _fail(str(error))
+        fail(str(error))
     if not report.is_whole:
         raise typer.Exit(130)  # interrupted
     if not report.holds:
         raise typer.Exit(1)
 
 
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"reroll: {message}", err=True)
-    raise typer.Exit(2)
+for _command in (serving.serve, serving.ping, serving.keygen):
+    app.command()(_command)

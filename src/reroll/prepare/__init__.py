@@ -19,6 +19,7 @@ taking      the groups of a step, under a lease; steps: which are prepared, and 
 keeping     where a state leaves the buffer, and how it comes back
 preparer    `Preparer` for threads over `AsyncPreparer`: the loops, and the only place that waits
 dataset     a data set of torch over it
+remote      a preparer beside the buffer of a server, and its twin on the side of engines and ranks
 """
 
 import typing as _typing

@@ -199,6 +199,10 @@ class PrepareConfig(BaseModel):
 
     def build_buffer(self) -> ReplayBuffer:
         """Return the buffer that a preparer has of its own. Raises InvalidConfig for what can never proceed."""
+        return self.buffer_config().build()
+
+    def buffer_config(self) -> ReplayBufferConfig:
+        """Return the configuration of that buffer: a queue holds what can be used soon, unless configured."""
         tasks = dict(self.replay_buffer.tasks)
         for name, size in self.sizes.items():
             task = self.replay_buffer.for_task(name)
@@ -208,7 +212,7 @@ class PrepareConfig(BaseModel):
                 # Its fields, not a copy of the object, so that the capacity counts as set.
                 fields = {field: getattr(own, field) for field in own.model_fields_set}
                 tasks[name] = type(own)(**fields, capacity=size * (self.async_steps + 2))
-        return self.replay_buffer.model_copy(update={"tasks": tasks}).build()
+        return self.replay_buffer.model_copy(update={"tasks": tasks})
 
 
 def _value(text: str) -> Any:

@@ -232,12 +232,11 @@ class PackedBatch:
 
 
 def to_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Return tensors over the memory of the arrays, and of copies where those are read-only, which torch knows nothing of."""
+    """Return tensors over the memory of the arrays, if it can be written to; raises ImportError without torch."""
     try:
         import torch  # noqa: PLC0415
     except ImportError as error:
         raise ImportError("to_torch needs torch: pip install 'reroll[torch]'") from error
-    return {
-        name: torch.from_numpy(array if array.flags.writeable else array.copy())
-        for name, array in arrays.items()
-    }
+    # What came from elsewhere may lie in bytes, which nobody may write to; tensors know no such thing.
+    writable = {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
+    return {name: torch.from_numpy(array) for name, array in writable.items()}

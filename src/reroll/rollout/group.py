@@ -78,10 +78,10 @@ def look_at_all(rollouts: Sequence[Any], model_step: int | None) -> list[Member]
 
 def summarize(rollouts: Sequence[RolloutLike], *, model_step: int | None = None) -> GroupSummary:
     """Check a group and return its summary, with `model_step` as if it were stamped already; see `check`."""
-    return combine(rollouts, look_at_all(rollouts, model_step))
+    return combine(look_at_all(rollouts, model_step), find_group_id(rollouts))
 
 
-def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
+def combine(members: Sequence[Member], group_id: Any) -> GroupSummary:
     """Return the summary of a group whose rollouts were looked at."""
     columns = zip(*members, strict=True) if members else [()] * len(Member._fields)
     statuses, staleness, scores, tokens, num_bytes, counts, trainable, lengths = columns
@@ -99,11 +99,11 @@ def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
     reward_mean, reward_std = mean_and_std([score for score in scores if score is not None])
     return GroupSummary(
         status=combine_statuses(statuses),
-        group_id=_find_group_id(rollouts),
+        group_id=group_id,
         version=versions[0] if versions else None,
         newest_version=versions[-1] if versions else None,
         staleness=max(staleness, default=0),
-        num_rollouts=len(rollouts),
+        num_rollouts=len(members),
         num_tokens=sum(tokens),
         num_bytes=sum(num_bytes),
         reward_mean=reward_mean,
@@ -117,7 +117,8 @@ def combine(rollouts: Sequence[Any], members: Sequence[Member]) -> GroupSummary:
     )
 
 
-def _find_group_id(rollouts: Sequence[Any]) -> Any:
+def find_group_id(rollouts: Sequence[Any]) -> Any:
+    """Return the first group_id that a rollout states."""
     for rollout in rollouts:
         group_id = getattr(rollout, "group_id", None)
         if group_id is not None:

@@ -1,0 +1,153 @@
+"""Commands around a server: serve, ping, keygen."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reroll.cli.ending import fail
+from reroll.config import ReplayBufferConfig
+from reroll.errors import InvalidArgument, RerollError
+
+if TYPE_CHECKING:
+    from reroll.server import Server
+
+
+def serve(
+    *,
+    bind: Annotated[
+        str, typer.Option(help="Where: tcp://127.0.0.1:5555, tcp://*:5555, ipc:///tmp/buffer.sock.")
+    ],
+    config: Annotated[Path | None, typer.Option(help="The buffer, as .yaml, .toml or .json.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Directory that keeps every group: a crash loses none.")
+    ] = None,
+    prepare: Annotated[
+        Path | None, typer.Option(help="Prepare batches for trainer ranks, as this file configures it.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="Key pair of the server, from `reroll keygen`.")] = None,
+    allow: Annotated[
+        Path | None, typer.Option(help="Public keys of those who may connect, one a line.")
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Directory in which clients may save and resume.")
+    ] = None,
+    max_clients: Annotated[int, typer.Option(min=1, help="How many may be connected.")] = 1024,
+    max_message_bytes: Annotated[int, typer.Option(min=1, help="How large one part of a message may be.")] = 1
+    << 30,
+    max_pending_calls: Annotated[
+        int, typer.Option(min=1, help="Calls of one client without an answer.")
+    ] = 4096,
+    max_pending_bytes: Annotated[
+        int, typer.Option(min=1, help="Bytes of one client's calls and answers that are under way.")
+    ] = 1 << 30,
+    client_ttl_s: Annotated[
+        float, typer.Option(min=0.1, help="A client that is silent for so many seconds is gone.")
+    ] = 10.0,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object a line.")] = False,
+) -> None:
+    """Serve a buffer to other processes, until SIGTERM.
+
+    Example: reroll serve --config buffer.yaml --bind tcp://127.0.0.1:5555 --store ./buffer
+    """
+    try:
+        from reroll.server import Limits, Server  # noqa: PLC0415
+        from reroll.server.logs import log_to_stderr  # noqa: PLC0415
+        from reroll.server.running import run_until_stopped  # noqa: PLC0415
+    except ImportError as error:
+        fail(str(error))
+    log_to_stderr(as_json=log_json)
+    limits = Limits(
+        max_clients=max_clients,
+        max_message_bytes=max_message_bytes,
+        max_pending_calls=max_pending_calls,
+        max_pending_bytes=max_pending_bytes,
+        client_ttl_s=client_ttl_s,
+    )
+
+    async def run() -> None:
+        buffer, preparing = _configs(config, store, prepare)
+        server = Server(buffer, bind, key=key, allow=allow, limits=limits, checkpoints=checkpoints)
+        if preparing is not None:
+            _add_preparer(server, preparing)
+        await run_until_stopped(server, lambda address: typer.echo(f"ready at {address}"))
+
+    try:
+        asyncio.run(run())
+    except (RerollError, ValueError, OSError) as error:
+        fail(str(error))
+
+
+def ping(
+    address: Annotated[str, typer.Argument(help="tcp://host:port or ipc://path")],
+    key: Annotated[Path | None, typer.Option(help="Your key pair.")] = None,
+    server_key: Annotated[str | None, typer.Option(help="The server's public key, or its file.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
+) -> None:
+    """Ask a server how it is; the exit code is 0 if it is ready, else 1.
+
+    Example: reroll ping tcp://127.0.0.1:5555
+    """
+    try:
+        from reroll.server import connect  # noqa: PLC0415
+    except ImportError as error:
+        fail(str(error))
+
+    async def ask() -> dict[str, Any]:
+        async with connect(
+            address, key=key, server_key=server_key, deadline_s=timeout, patience_s=timeout
+        ) as client:
+            return await client.health()
+
+    try:
+        health = asyncio.run(ask())
+    except InvalidArgument as error:
+        fail(str(error))
+    except RerollError as error:
+        typer.echo(f"reroll: {address} does not answer: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(json.dumps(health))
+
+
+def keygen(
+    name: Annotated[str, typer.Argument(help="Who it is for: server, trainer, engine-1.")],
+    directory: Annotated[Path, typer.Option(help="Where the two files go.")] = Path(),
+) -> None:
+    """Make a key pair: NAME.secret for its owner, NAME.public for the others.
+
+    Example: reroll keygen trainer && cat trainer.public >> allowed.keys
+    """
+    try:
+        from reroll.server import keygen as make  # noqa: PLC0415
+    except ImportError as error:
+        fail(str(error))
+    try:
+        secret, public = make(name, directory)
+    except (InvalidArgument, OSError) as error:
+        fail(str(error))
+    typer.echo(
+        f"{secret}: keep it with its owner\n{public}: for the other side, and for lists of who may connect"
+    )
+
+
+def _configs(config: Path | None, store: Path | None, prepare: Path | None) -> tuple[ReplayBufferConfig, Any]:
+    """Return the buffer that is served, and what is prepared from it."""
+    preparing = None
+    if prepare is not None:
+        from reroll.prepare import PrepareConfig  # noqa: PLC0415
+
+        preparing = PrepareConfig.from_file(prepare)
+    if config is not None:
+        buffer = ReplayBufferConfig.from_file(config)
+    else:
+        buffer = ReplayBufferConfig(sampler="fifo") if preparing is None else preparing.buffer_config()
+    return (buffer if store is None else buffer.model_copy(update={"store": store})), preparing
+
+
+def _add_preparer(server: "Server", config: Any) -> None:
+    from reroll.prepare import AsyncPreparer  # noqa: PLC0415
+    from reroll.prepare.remote import NAME, PreparerService  # noqa: PLC0415
+
+    server.add_service(NAME, PreparerService(AsyncPreparer(config, buffer=server.buffer)))

@@ -1,0 +1,106 @@
+"""A preparer beside the buffer of a server: engines push results, ranks fetch their part, from other processes.
+
+`PreparerService` stands on the server; `RemotePreparer` has the same verbs on the other side, over whatever carries them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from reroll.codec import register
+from reroll.errors import InvalidArgument
+from reroll.prepare.async_preparer import AsyncPreparer
+from reroll.prepare.packed import PackedBatch
+from reroll.prepare.ranks import GlobalCounts, RankBatch
+from reroll.prepare.results import GenerationResult
+from reroll.prepare.step import StepData
+
+NAME: Final = "prepare"
+"""Of the service."""
+
+for _kind in (GenerationResult, StepData, RankBatch, PackedBatch, GlobalCounts):
+    register(_kind, name=f"reroll.prepare.{_kind.__name__}")
+
+
+class PreparerService:
+    """Lets clients of a server call a preparer, which starts with the first call that needs it."""
+
+    verbs = frozenset({"put", "get_data", "done", "commit", "state", "restore"})
+
+    def __init__(self, preparer: AsyncPreparer) -> None:
+        self._preparer = preparer
+        self._is_started = False
+
+    async def put(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
+        """See `AsyncPreparer.put`."""
+        await self._start()
+        return await self._preparer.put(list(results), timeout=timeout)
+
+    async def get_data(self, rank: int, step: int, timeout: float | None = None) -> StepData:
+        """See `AsyncPreparer.get_data`."""
+        await self._start()
+        return await self._preparer.get_data(rank, step, timeout)
+
+    async def done(self, step: int, version: int | None = None) -> None:
+        """See `AsyncPreparer.done`."""
+        await self._start()
+        await self._preparer.done(step, version=version)
+
+    async def commit(self, step: int) -> int:
+        """See `AsyncPreparer.commit`."""
+        return await self._preparer.commit(step)
+
+    async def state(self, step: int | None = None) -> dict[str, Any]:
+        """See `AsyncPreparer.state`; the buffer is the server's, and is not saved by this."""
+        return await self._preparer.state(step=step)
+
+    async def restore(self, state: Mapping[str, Any]) -> None:
+        """See `AsyncPreparer.restore`; what later steps had consumed is available again if the buffer has a store."""
+        if self._is_started:
+            raise InvalidArgument("the preparer has started; restore before anything else is asked of it")
+        await self._preparer.restore(state)
+
+    async def stop(self) -> None:
+        """Shut the preparer down; whoever waits gets Closed."""
+        await self._preparer.shutdown()
+
+    async def _start(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            await self._preparer.start()
+
+
+class RemotePreparer:
+    """The verbs of a preparer on a server. Over `reroll.connect` they are awaited, over `connect_blocking` they block."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def put(
+        self, results: GenerationResult | Sequence[GenerationResult], *, timeout: float | None = None
+    ) -> Any:
+        """Put results; return how many became groups to train on. Raises InvalidArgument, WaitTimeout, Closed."""
+        some = [results] if isinstance(results, GenerationResult) else list(results)
+        return self._ask("put", results=some, timeout=timeout)
+
+    def get_data(self, rank: int, step: int, timeout: float | None = None) -> Any:
+        """Return what a rank trains in a step, a `StepData`. Raises what `Preparer.get_data` raises."""
+        return self._ask("get_data", rank=rank, step=step, timeout=timeout)
+
+    def done(self, step: int, *, version: int | None = None) -> Any:
+        """Tell that a step, and all before it, was trained."""
+        return self._ask("done", step=step, version=version)
+
+    def commit(self, step: int) -> Any:
+        """Tell that the trainer's own checkpoint of this step is on disk."""
+        return self._ask("commit", step=step)
+
+    def state(self, *, step: int | None = None) -> Any:
+        """Return what a restart needs, for the trainer's checkpoint; with `step`, that step is done first."""
+        return self._ask("state", step=step)
+
+    def restore(self, state: Mapping[str, Any]) -> Any:
+        """Go on after the step of a state; before anything else is asked of a server that was started anew."""
+        return self._ask("restore", state=dict(state))
+
+    def _ask(self, verb: str, **arguments: Any) -> Any:
+        return self._client.ask(f"{NAME}.{verb}", arguments)

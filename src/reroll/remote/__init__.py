@@ -1,0 +1,9 @@
+"""The verbs of a buffer across a boundary, whatever carries them: a socket, an actor.
+
+verbs      which verbs there are, and their arguments by name, plain enough to be written as bytes
+values     arguments and results as bytes
+groups     groups as bytes, one blob each, on their way in and on their way out
+failures   errors as bytes, and as the same classes again
+
+Nothing here waits, connects or decides.
+"""

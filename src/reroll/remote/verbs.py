@@ -1,0 +1,99 @@
+"""Which verbs a buffer has, and their arguments by name, as plain values that can be written as bytes.
+
+`verbs_of` gives a class every verb of ReplayBuffer, with its signature and its words: each asks `_call(name, arguments)`.
+Verbs that the class has itself stay as they are.
+"""
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import wraps
+from os import PathLike, fspath
+from typing import Any, Final, TypeVar
+
+from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.engine.limiters import known_options
+from reroll.errors import InvalidArgument
+from reroll.query import And, Compare, Not, OneOf, Or, Query
+
+C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
+Verb = Callable[..., Coroutine[Any, Any, Any]]
+
+VERBS: Final[Mapping[str, Verb]] = {
+    name: verb
+    for name, verb in inspect.getmembers(ReplayBuffer, inspect.iscoroutinefunction)
+    if not name.startswith("_") and name != "close"  # which ends a connection, not what is behind it
+}
+SIGNATURES: Final = {name: inspect.signature(verb) for name, verb in VERBS.items()}
+
+
+def bound(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name, those that were given. Raises TypeError as the verb itself would."""
+    given = SIGNATURES[name].bind(None, *args, **kwargs).arguments
+    del given["self"]
+    given.update(given.pop("fields", {}))  # patch names what it likes
+    return {argument: plain(argument, value) for argument, value in given.items()}
+
+
+def plain(name: str, value: Any) -> Any:
+    """Return an argument as a value that can be written as bytes, if it is known how."""
+    if isinstance(value, And | Or | Not | OneOf | Compare):
+        return query_as_dict(value)
+    if name == "rate_limiter" and not isinstance(value, str | dict):
+        options = known_options(value)
+        if options is None:
+            raise InvalidArgument(
+                f"rate_limiter: {value!r} is of a class of your own, which is not known where the buffer is; configure it there"
+            )
+        return options
+    if isinstance(value, PathLike):
+        return fspath(value)
+    if isinstance(value, Iterable) and not isinstance(
+        value, str | bytes | Mapping | list | tuple | set | frozenset
+    ):
+        return value if hasattr(value, "dtype") else list(value)
+    if isinstance(value, Mapping) and type(value) is not dict:
+        return dict(value)
+    return value
+
+
+def query_as_dict(query: Query) -> dict[str, Any]:
+    """Return a parsed query as the dict that `parse_query` reads."""
+    match query:
+        case And(parts):
+            return {"$and": [query_as_dict(part) for part in parts]}
+        case Or(parts):
+            return {"$or": [query_as_dict(part) for part in parts]}
+        case Not(part):
+            return {"$not": query_as_dict(part)}
+        case OneOf(field, values):
+            return {field: {"$in": [value for _, value in values]}}
+        case Compare(field, order, (_, operand)):
+            return {field: {order.value: operand}}
+
+
+def verbs_of(cls: C) -> C:
+    """Give a class all verbs that it does not have itself; a decorator."""
+    for name, verb in VERBS.items():
+        if name not in vars(cls):
+            setattr(cls, name, _asking(name, verb))
+    return cls
+
+
+def same_words(verb: Callable[..., Any]) -> Callable[[F], F]:
+    """Let a verb be told as that of the buffer: its name, signature and words; a decorator."""
+
+    def told(own: F) -> F:
+        own.__doc__ = verb.__doc__
+        own.__signature__ = inspect.signature(verb)  # type: ignore[attr-defined]
+        return own
+
+    return told
+
+
+def _asking(name: str, verb: Verb) -> Verb:
+    @wraps(verb)
+    async def ask(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(name, bound(name, args, kwargs))
+
+    return ask

@@ -1,0 +1,140 @@
+"""BlockingClient: the verbs of Client for threads. An event loop in a thread of its own carries them out."""
+
+import asyncio
+import concurrent.futures
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from reroll.buffer.batch import Batch
+from reroll.errors import Closed
+from reroll.sample import Sample
+from reroll.server.client import Client
+
+T = TypeVar("T")
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class BlockingClient:
+    """Thread-safe; same verbs, arguments, results and errors as `BlockingReplayBuffer`. Made by `reroll.connect_blocking`."""
+
+    def __init__(self, address: str, **options: Any) -> None:
+        self._target = Client(address, **options)
+        self._closing = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reroll-client", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._target)
+
+    @wraps(Client.lease)
+    def lease(self, *args: Any, **kwargs: Any) -> "BlockingLease":
+        """Lend groups: `with client.lease(...) as batch: ...; batch.ack()`, or `batch = client.lease(...).take()`."""
+        return BlockingLease(self._run, lambda: self._target.lease(*args, **kwargs))
+
+    @wraps(Client.batches)
+    def batches(self, *args: Any, **kwargs: Any) -> Iterator["BlockingBatch"]:
+        """Yield batches without end, each a lease to be acknowledged; the next ones are fetched meanwhile."""
+        batches: Any = self._target.batches(*args, **kwargs)
+        try:
+            while True:
+                yield BlockingBatch(self._run, self._run(batches.__anext__()))
+        finally:
+            self._run(batches.aclose())
+
+    def close(self) -> None:
+        """Close the connection: waiting and later calls raise Closed, and all that this client holds comes back."""
+        with self._closing:
+            if self._loop.is_running():
+                self._run(self._target.close())
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what comes of a coroutine, in the thread of the loop; an interrupt cancels it there."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise Closed("the connection to the server was closed; connect anew") from None
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class BlockingLease:
+    """A lease to be taken, by `with` or by `take()`."""
+
+    def __init__(self, run: Run, lease: Callable[[], Any]) -> None:
+        self._run = run
+        self._lease = lease
+        self._batch: BlockingBatch | None = None
+
+    def take(self) -> "BlockingBatch":
+        """Take the lease; without a context, somebody has to `ack` or `nack` it."""
+
+        async def taken() -> Batch:
+            batch: Batch = await self._lease()
+            return batch
+
+        return BlockingBatch(self._run, self._run(taken()))
+
+    def __enter__(self) -> "BlockingBatch":
+        self._batch = self.take()
+        return self._batch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._batch is not None:
+            self._batch.nack()
+
+
+class BlockingBatch:
+    """A Batch whose `ack` and `nack` are plain calls."""
+
+    def __init__(self, run: Run, batch: Batch) -> None:
+        self._run = run
+        self._target = batch
+        self.id = batch.id
+        self.groups: dict[str, list[list[Any]]] = batch.groups
+        self.samples: dict[str, list[Sample]] = batch.samples
+        self.counts: dict[str, int] = batch.counts
+
+    def ack(self) -> None:
+        """Consume the groups. Raises LeaseExpired if the lease had ended and some were handed out again."""
+        self._run(self._target.ack())
+
+    def nack(self) -> None:
+        """Give the groups back, to their old place."""
+        self._run(self._target.nack())
+
+
+def _blocking(verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+    @wraps(verb)
+    def call(self: BlockingClient, /, *args: Any, **kwargs: Any) -> T:
+        return self._run(verb(self._target, *args, **kwargs))
+
+    return call
+
+
+for _name, _verb in inspect.getmembers(Client, inspect.iscoroutinefunction):
+    if not _name.startswith("_") and _name != "close":
+        setattr(BlockingClient, _name, _blocking(_verb))

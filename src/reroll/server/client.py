@@ -1,0 +1,278 @@
+"""Client: the verbs of ReplayBuffer, carried out by a server.
+
+Groups are encoded and decoded here; the server sees bytes. Whatever consumes is acknowledged when it has arrived here, so
+that nothing is lost on the way. `lease` gives a lease that lives as long as this client does.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from os import PathLike, urandom
+from types import TracebackType
+from typing import Any, Self
+
+from reroll.buffer.arguments import checked_task
+from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.errors import InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.remote.groups import sent, taken
+from reroll.remote.verbs import bound, same_words, verbs_of
+from reroll.rollout import Status
+from reroll.sample import Sample
+from reroll.server.connection import Connection
+from reroll.server.keys import read_pair, read_public
+from reroll.server.prefetch import Prefetch
+from reroll.waiting import deadline_of
+
+
+@verbs_of
+class Client:
+    """A buffer on a server, for asyncio; made by `reroll.connect`. It connects with its first call.
+
+    The verbs, results and errors are those of `ReplayBuffer`; besides, they raise Unreachable, LimitReached, ProtocolMismatch.
+    `len()` is as of the last answer. `close()` closes the connection, not the buffer.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        key: str | PathLike[str] | None = None,
+        server_key: str | PathLike[str] | None = None,
+        heartbeat_s: float = 1.0,
+        patience_s: float = 60.0,
+        deadline_s: float | None = None,
+    ) -> None:
+        if (key is None) != (server_key is None):
+            raise InvalidArgument(
+                "give both, key and server_key: who you are, and who the server is; or neither"
+            )
+        for name, seconds in (("heartbeat_s", heartbeat_s), ("patience_s", patience_s)):
+            if not seconds > 0:
+                raise InvalidArgument(f"{name} must be above 0, not {seconds}")
+        deadline_of(deadline_s, "deadline_s")
+        self._options: dict[str, Any] = {
+            "pair": None if key is None else read_pair(key),
+            "server_key": None if server_key is None else read_public(server_key),
+            "heartbeat_s": heartbeat_s,
+            "patience_s": patience_s,
+        }
+        self._address = address
+        self._deadline_s = deadline_s
+        self._connected: Connection | None = None
+        self._name = urandom(8).hex()
+        self._puts = 0
+
+    def __len__(self) -> int:
+        return 0 if self._connected is None else self._connected.length
+
+    async def close(self) -> None:
+        """Close the connection: waiting and later calls raise Closed, and all that this client holds comes back."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def health(self) -> dict[str, Any]:
+        """Return what the server tells of itself: version, groups, uptime_s, is_durable, services."""
+        health: dict[str, Any] = await self._call("health", {})
+        return health
+
+    async def ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
+        """Ask a service that stands beside the buffer: `verb` is its name, a dot, and what is asked for."""
+        return await self._call(verb, dict(arguments))
+
+    # --- groups go in
+
+    @same_words(ReplayBuffer.put)
+    async def put(self, items: Sequence[Any], task_name: str, **options: Any) -> int | None:
+        arguments = bound("put", (items, task_name), options)
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
+            raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
+        if arguments.get("put_id") is None:  # a put that is sent again is stored once
+            self._puts += 1
+            arguments["put_id"] = f"{self._name}-{self._puts}"
+        blobs: list[bytes] = []
+        if items:
+            known, blob = sent(items, arguments.get("model_step"))
+            del arguments["items"]
+            arguments["known"] = known
+            blobs.append(blob)
+        uid: int | None = await self._call("put", arguments, blobs)
+        return uid
+
+    # --- groups come out
+
+    @same_words(ReplayBuffer.get)
+    async def get(
+        self, batch_size: int, task_name: str, group_status: Status | str, *, train_step: int | None = None
+    ) -> list[list[Any]]:
+        checked_task(task_name)
+        groups, _ = await self.take_batch(
+            {task_name: batch_size}, group_status=group_status, train_step=train_step
+        )
+        return groups[task_name]
+
+    @same_words(ReplayBuffer.take_batch)
+    async def take_batch(
+        self, task_batch_sizes: Mapping[str, int], **options: Any
+    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+        arguments = bound("take_batch", (task_batch_sizes,), options)
+        samples = await self._take("take_batch", arguments)
+        while missing := _missing(samples, arguments):
+            try:
+                more = await self._take("take_batch", {**arguments, "task_batch_sizes": missing})
+            except WaitTimeout:
+                break
+            for task, drawn in more.items():
+                samples[task] += drawn
+        groups = {task: [group for group, _ in drawn] for task, drawn in samples.items()}
+        return groups, {task: len(some) for task, some in groups.items()}
+
+    @same_words(ReplayBuffer.sample)
+    async def sample(self, n: int, task_name: str, **options: Any) -> list[Sample]:
+        arguments = bound("sample", (n, task_name), options)
+        (samples,) = (await self._take("sample", arguments)).values()
+        return samples
+
+    @same_words(ReplayBuffer.lease)
+    def lease(self, task_batch_sizes: Mapping[str, int], **options: Any) -> Lease:
+        return Lease(lambda: self._lend(task_batch_sizes, options))
+
+    def batches(
+        self, task_batch_sizes: Mapping[str, int], *, prefetch: int = 1, **options: Any
+    ) -> AsyncIterator[Batch]:
+        """Return batches without end, each a lease to be acknowledged; the next ones are fetched meanwhile.
+
+        `prefetch` of them wait here, under leases, and come back when this client goes or the iteration ends: they count as
+        consumed when you acknowledge them. `options` are those of `lease`.
+        """
+        return Prefetch(lambda: self._lend(task_batch_sizes, {"wait": True, **options}), prefetch)
+
+    @same_words(ReplayBuffer.peek)
+    async def peek(self, uids: Any) -> list[list[Any]]:
+        (_, done), blobs = await self._ask("peek", bound("peek", (uids,), {}))
+        return list(map(taken, done, blobs))
+
+    @same_words(ReplayBuffer.to_arrow)
+    async def to_arrow(self, where: Any = None, **options: Any) -> Any:
+        from reroll.buffer import arrow  # noqa: PLC0415  (optional)
+
+        arrow.check_installed()
+        import pyarrow as pa  # noqa: PLC0415
+
+        written = await self._call("to_arrow", bound("to_arrow", (where,), options))
+        return pa.ipc.open_stream(written).read_all()
+
+    @same_words(ReplayBuffer.to_pandas)
+    async def to_pandas(self, where: Any = None, **options: Any) -> Any:
+        from reroll.buffer import arrow  # noqa: PLC0415  (optional)
+
+        arrow.check_pandas()
+        return arrow.frame_of(await self.to_arrow(where, **options))
+
+    # ---
+
+    async def _take(self, verb: str, arguments: dict[str, Any]) -> dict[str, list[Sample]]:
+        """Have groups handed out, and consume them now that they are here; those that others got meanwhile are left out."""
+        ((lease, is_durable, infos), done), blobs = await self._ask(verb, arguments)
+        try:
+            samples = _samples(infos, done, blobs)
+        except BaseException:
+            if lease is not None:
+                self._connection.tell("nack_lease", {"lease": lease})
+            raise
+        if lease is not None and not is_durable:  # as long as the server lives, it gets there
+            self._connection.tell("ack_lease", {"lease": lease})
+        elif lease is not None:
+            gone = await _to_the_end(self._acknowledged(lease))
+            for drawn in samples.values() if gone else ():
+                drawn[:] = [sample for sample in drawn if sample.info.uid not in gone]
+        return samples
+
+    async def _acknowledged(self, lease: int) -> Sequence[int]:
+        """Consume a lease; return the groups that were handed to others, because the server started anew meanwhile."""
+        try:
+            await self._ask("ack_lease", {"lease": lease})
+        except LeaseExpired as error:
+            return error.uids
+        return ()
+
+    async def _lend(self, task_batch_sizes: Mapping[str, int], options: Mapping[str, Any]) -> Batch:
+        arguments = bound(
+            "take_batch", (task_batch_sizes,), {n: v for n, v in options.items() if n != "ttl_s"}
+        )
+        if options.get("ttl_s") is not None:
+            arguments["ttl_s"] = options["ttl_s"]
+        ((lease, _, infos), done), blobs = await self._ask("lend", arguments)
+        try:
+            return Batch(self, lease, _samples(infos, done, blobs))
+        except BaseException:
+            self._connection.tell("nack_lease", {"lease": lease})
+            raise
+
+    async def ack_lease(self, lease: int) -> None:
+        """Acknowledge a lease by its id; what `Batch.ack` does."""
+        await self._call("ack_lease", {"lease": lease})
+
+    async def nack_lease(self, lease: int) -> None:
+        """Give a lease back by its id; what `Batch.nack` does."""
+        if self._connected is None or not self._connected.is_closed:  # closing gives all back
+            await self._call("nack_lease", {"lease": lease})
+
+    async def _call(self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()) -> Any:
+        (value, _), _ = await self._ask(verb, arguments, blobs)
+        return value
+
+    async def _ask(self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()) -> Any:
+        if self._deadline_s is None:
+            return await self._connection.call(verb, arguments, blobs)
+        try:
+            async with asyncio.timeout(self._deadline_s) as limit:
+                return await self._connection.call(verb, arguments, blobs)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise WaitTimeout(
+                f"{verb} took longer than deadline_s={self._deadline_s}, and was cancelled"
+            ) from None
+
+    @property
+    def _connection(self) -> Connection:
+        if self._connected is None:
+            self._connected = Connection(self._address, **self._options)
+        return self._connected
+
+
+def _samples(
+    infos: Mapping[str, Sequence[Any]], done: Sequence[bytes], blobs: Sequence[bytes]
+) -> dict[str, list[Sample]]:
+    groups = map(taken, done, blobs)
+    return {task: [Sample(next(groups), info) for info in drawn] for task, drawn in infos.items()}
+
+
+def _missing(samples: Mapping[str, Sequence[Any]], arguments: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many groups a batch that was to be whole lacks, by task."""
+    if not arguments.get("wait"):
+        return {}
+    wanted: Mapping[str, int] = arguments["task_batch_sizes"]
+    return {task: n - len(samples[task]) for task, n in wanted.items() if n > len(samples[task])}
+
+
+async def _to_the_end(work: Awaitable[Sequence[int]]) -> Sequence[int]:
+    """Return what comes of work that cannot be undone: whoever is cancelled meanwhile gets it all the same."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            current = asyncio.current_task()
+            if current is not None:
+                current.uncancel()
+    return task.result()

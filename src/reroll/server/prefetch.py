@@ -1,0 +1,50 @@
+"""Batches that are fetched before they are asked for. Each is a lease; nothing counts as consumed before its ack."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+from reroll.buffer.batch import Batch
+from reroll.errors import InvalidArgument
+
+
+class Prefetch:
+    """An endless iterator over leases, of which some are always on their way or here; ends by `aclose`."""
+
+    def __init__(self, lend: Callable[[], Awaitable[Batch]], ahead: int) -> None:
+        if ahead < 1:
+            raise InvalidArgument(f"prefetch must be at least 1, not {ahead}")
+        self._lend = lend
+        self._ahead = ahead
+        self._coming: deque[asyncio.Future[Batch]] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        self._fetch()
+        first = self._coming[0]
+        try:
+            batch = await asyncio.shield(first)
+        except asyncio.CancelledError:
+            raise  # it stays the first
+        except BaseException:
+            self._coming.remove(first)
+            raise
+        self._coming.remove(first)
+        self._fetch()
+        return batch
+
+    async def aclose(self) -> None:
+        """Give back what was fetched and not asked for."""
+        coming, self._coming = self._coming, deque()
+        for batch in coming:
+            batch.cancel()
+        for done in await asyncio.gather(*coming, return_exceptions=True):
+            if isinstance(done, Batch):
+                await done.nack()
+
+    def _fetch(self) -> None:
+        while len(self._coming) < self._ahead:
+            self._coming.append(asyncio.ensure_future(self._lend()))

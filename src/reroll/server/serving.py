@@ -1,0 +1,243 @@
+"""What a server does for a call: the verb of the buffer, with groups as bytes on both sides.
+
+Whatever consumes is lent first and acknowledged by the client when it has the groups: so a client or a server that dies in
+between loses nothing and doubles nothing. Where groups are used several times there is no lease that takes them, and so
+`get` and `take_batch` consume at once.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from reroll._version import __version__
+from reroll.buffer.arguments import checked_count, checked_sizes, checked_task
+from reroll.buffer.packed import Shown
+from reroll.buffer.reservations import Reservation
+from reroll.config import ReplayBufferConfig
+from reroll.errors import InvalidArgument
+from reroll.remote.groups import as_bytes, given, received
+from reroll.remote.verbs import SIGNATURES
+from reroll.rollout import Status
+from reroll.sample import Sample
+from reroll.server.session import Session
+
+
+class Outcome(NamedTuple):
+    """What a call returns: a value, and groups."""
+
+    value: Any
+    groups: Sequence[Shown | list[Any]] = ()
+
+
+class Service(Protocol):
+    """What a server may serve beside its buffer."""
+
+    @property
+    def verbs(self) -> Collection[str]:
+        """Names of the coroutines that clients may call, with arguments by name."""
+
+    async def stop(self) -> None:
+        """Stop, before the buffer is closed."""
+
+
+class Serving:
+    """The verbs of one buffer, and of services beside it, for many sessions."""
+
+    def __init__(
+        self,
+        config: ReplayBufferConfig,
+        buffer: Any,
+        services: Mapping[str, Service],
+        checkpoints: Path | None,
+        facts: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._config = config
+        self._buffer = buffer
+        self._services = services
+        self._checkpoints = checkpoints
+        self._facts = facts
+        self._started = time.monotonic()
+
+    def check(self, verb: str) -> None:
+        """Raise InvalidArgument for a verb that there is not."""
+        service, _, name = verb.partition(".")
+        found = self._services.get(service)
+        if verb not in OWN_VERBS and verb not in SIGNATURES and (found is None or name not in found.verbs):
+            raise InvalidArgument(f"this server has no verb {verb!r}; is it started with what serves it?")
+
+    async def carry_out(
+        self, session: Session, number: int, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes]
+    ) -> tuple[Any, list[bytes]]:
+        """Carry a call out; return its value, with what was done to each group, and the groups."""
+        if verb in OWN_VERBS:
+            with as_bytes():
+                outcome = await getattr(self, f"_do_{verb}")(session, number, arguments, blobs)
+        elif verb in SIGNATURES:
+            outcome = Outcome(await getattr(self._buffer, verb)(**arguments))
+        else:
+            service, _, name = verb.partition(".")
+            outcome = Outcome(await getattr(self._services[service], name)(**arguments))
+        crossing = [given(group) for group in outcome.groups]
+        return (outcome.value, [done for done, _ in crossing]), [blob for _, blob in crossing]
+
+    async def give_back(self, session: Session) -> None:
+        """Let all that a client held come back: it is gone."""
+        for lease in session.leases.values():
+            await self._buffer.end_lease(lease)
+        for reservation in session.reservations.values():
+            await self._buffer.release(reservation)
+
+    async def cancelled(self, session: Session, number: int) -> None:
+        """Give back the lease that a call got whose caller is gone."""
+        lease = session.leases.pop(number, None)
+        if lease is not None:
+            await self._buffer.nack_lease(lease)
+
+    # --- verbs that are more than the buffer's own
+
+    async def _do_put(
+        self, _session: Session, _number: int, arguments: dict[str, Any], blobs: Sequence[bytes]
+    ) -> Outcome:
+        if blobs:
+            known = arguments.pop("known", b"")
+            arguments["items"] = received(known, blobs[0], arguments.get("model_step"))
+        return Outcome(await self._buffer.put(**arguments))
+
+    async def _do_lend(
+        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        batch = await self._buffer.lease(**arguments)
+        return self._lent(session, number, batch.id, batch.samples)
+
+    async def _do_take_batch(
+        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        sizes = checked_sizes(arguments.get("task_batch_sizes"))
+        if all(map(self._leaves_when_lent, sizes)) or not self._is_completed(arguments):
+            batch = await self._buffer.lease(**arguments)
+            return self._lent(session, number, batch.id, batch.samples)
+        groups, _ = await self._buffer.take_batch(**arguments)
+        return Outcome(
+            (None, False, {task: [None] * len(some) for task, some in groups.items()}),
+            [group for some in groups.values() for group in some],
+        )
+
+    async def _do_sample(
+        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        replace, allow_short = arguments.get("replace"), arguments.pop("allow_short", False)
+        if replace or checked_count("n", arguments.get("n")) < 1:
+            samples = await self._buffer.sample(**arguments, allow_short=allow_short)
+            infos = {arguments["task_name"]: [info for _, info in samples]}
+            return Outcome((None, False, infos), [group for group, _ in samples])
+        n, task = arguments.pop("n"), checked_task(arguments.pop("task_name", None))
+        arguments.pop("replace", None)
+        batch = await self._buffer.lease({task: n}, wait=not allow_short, **arguments)
+        return self._lent(session, number, batch.id, batch.samples)
+
+    async def _do_peek(
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        return Outcome(None, await self._buffer.peek(**arguments))
+
+    async def _do_ack_lease(
+        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        lease = checked_count("lease", arguments.get("lease"))
+        session.lease_ended(lease)
+        return Outcome(await self._buffer.ack_lease(lease))
+
+    async def _do_nack_lease(
+        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        lease = checked_count("lease", arguments.get("lease"))
+        session.lease_ended(lease)
+        return Outcome(await self._buffer.nack_lease(lease))
+
+    async def _do_reserve(
+        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        reservation: Reservation = await self._buffer.reserve(**arguments)
+        session.reservations[reservation.id] = reservation
+        return Outcome(reservation)
+
+    async def _do_release(
+        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        released = await self._buffer.release(**arguments)
+        session.reservations.pop(arguments["reservation"].id, None)
+        return Outcome(released)
+
+    async def _do_save(
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        arguments["path"] = self._checkpoint(arguments.get("path"))
+        return Outcome(await self._buffer.save(**arguments))
+
+    async def _do_resume(
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        arguments["path"] = self._checkpoint(arguments.get("path"))
+        return Outcome(await self._buffer.resume(**arguments))
+
+    async def _do_to_arrow(
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        table = await self._buffer.to_arrow(**arguments)
+        import pyarrow as pa  # noqa: PLC0415  (the buffer has it)
+
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return Outcome(sink.getvalue().to_pybytes())
+
+    async def _do_health(
+        self, _session: Session, _number: int, _arguments: dict[str, Any], _blobs: Sequence[bytes]
+    ) -> Outcome:
+        return Outcome(
+            {
+                "version": __version__,
+                "groups": len(self._buffer),
+                "uptime_s": time.monotonic() - self._started,
+                "is_durable": self._config.store is not None,
+                "services": sorted(self._services),
+                **self._facts(),
+            }
+        )
+
+    # ---
+
+    def _lent(
+        self, session: Session, number: int, lease: int, samples: Mapping[str, Sequence[Sample]]
+    ) -> Outcome:
+        session.leases[number] = lease
+        infos = {task: [info for _, info in drawn] for task, drawn in samples.items()}
+        is_durable = self._config.store is not None
+        return Outcome(
+            (lease, is_durable, infos), [group for drawn in samples.values() for group, _ in drawn]
+        )
+
+    def _leaves_when_lent(self, task: str) -> bool:
+        return self._config.for_task(task).max_times_sampled == 1
+
+    @staticmethod
+    def _is_completed(arguments: Mapping[str, Any]) -> bool:
+        return Status.of(arguments.get("group_status", Status.COMPLETED)) is Status.COMPLETED
+
+    def _checkpoint(self, path: Any) -> Path:
+        """Return where a client may save: inside of the directory that the server was given for that."""
+        if self._checkpoints is None:
+            raise InvalidArgument(
+                "this server was given no directory for checkpoints; start it with --checkpoints DIR, or keep the buffer in "
+                "a store"
+            )
+        inside = Path(str(path))
+        if inside.is_absolute() or ".." in inside.parts or "\0" in str(path):
+            raise InvalidArgument(
+                f"path must be a name inside of the server's directory for checkpoints, not {path!r}"
+            )
+        return self._checkpoints / inside
+
+
+OWN_VERBS: Final = frozenset(name.removeprefix("_do_") for name in vars(Serving) if name.startswith("_do_"))

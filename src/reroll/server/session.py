@@ -1,0 +1,115 @@
+"""One client, as the server sees it: its calls, the answers it has not received, and what it holds.
+
+A call is carried out once, however often it arrives; its answer is kept until the client has it.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from reroll.buffer.reservations import Reservation
+from reroll.server.wire import Answer, ToClient, frames_of
+
+_REMEMBERED: Final = 4096
+"""Calls that are over, and known as such if they arrive once more."""
+
+
+class Answered(NamedTuple):
+    """An answer, and its groups."""
+
+    answer: Answer
+    blobs: Sequence[bytes]
+
+    @property
+    def num_bytes(self) -> int:
+        """How much is kept for it."""
+        return len(self.answer.value) + sum(map(len, self.blobs))
+
+
+class Pending(NamedTuple):
+    """A call that is being carried out."""
+
+    task: "asyncio.Task[None]"
+    num_bytes: int
+
+
+class Session:
+    """The state of one client; sends nothing and waits for nothing."""
+
+    def __init__(self, identity: bytes, now: float) -> None:
+        self.identity = identity
+        self.heard_at = now
+        self.pending: dict[int, Pending] = {}
+        self.num_bytes = 0
+        """Of calls that are pending, and of answers that were not received."""
+        self.leases: dict[int, int] = {}  # which call got which lease
+        self.reservations: dict[int, Reservation] = {}
+        self._answers: dict[int, Answered] = {}
+        self._over: OrderedDict[int, None] = OrderedDict()
+        self._outbox: list[Answered] = []
+        self._lost: list[int] | None = None
+
+    @property
+    def name(self) -> str:
+        """How logs call it."""
+        return self.identity.hex()[:12]
+
+    def is_known(self, number: int) -> bool:
+        """Return whether a call came before; if it was answered, the answer is sent once more."""
+        if number in self._answers:
+            self._outbox.append(self._answers[number])
+            return True
+        return number in self.pending or number in self._over
+
+    def begin(self, number: int, task: "asyncio.Task[None]", num_bytes: int) -> None:
+        """Let a call be pending."""
+        self.pending[number] = Pending(task, num_bytes)
+        self.num_bytes += num_bytes
+
+    def end(self, number: int) -> None:
+        """Let a call be over, whether or not it is answered."""
+        done = self.pending.pop(number, None)
+        if done is not None:
+            self.num_bytes -= done.num_bytes
+        self._over[number] = None
+        if len(self._over) > _REMEMBERED:
+            self._over.popitem(last=False)
+
+    def answer(self, answer: Answer, blobs: Sequence[bytes] = ()) -> None:
+        """Let an answer be sent, and kept."""
+        self.end(answer.number)
+        kept = self._answers[answer.number] = Answered(answer, blobs)
+        self.num_bytes += kept.num_bytes
+        self._outbox.append(kept)
+
+    def received(self, number: int) -> None:
+        """Learn that the client has an answer."""
+        kept = self._answers.pop(number, None)
+        if kept is not None:
+            self.num_bytes -= kept.num_bytes
+
+    def report_lost(self, waiting: Sequence[int]) -> None:
+        """Let the client know which of the calls that it waits for are not under way.
+
+        What was answered was answered before this: if it is still waited for then, it got lost.
+        """
+        self._lost = [number for number in waiting if number not in self.pending]
+
+    def lease_ended(self, lease: int) -> None:
+        """Learn that a lease is no longer held."""
+        for call in [call for call, held in self.leases.items() if held == lease]:
+            del self.leases[call]
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether something is to be sent."""
+        return bool(self._outbox) or self._lost is not None
+
+    def mail(self, length: int) -> list[bytes]:
+        """Return the frames of all that is to be sent."""
+        outbox, self._outbox = self._outbox, []
+        lost, self._lost = self._lost, None
+        blobs = [blob for answered in outbox for blob in answered.blobs]
+        message = ToClient(length, [answered.answer for answered in outbox], lost)
+        return [self.identity, *frames_of(message, blobs)]

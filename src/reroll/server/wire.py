@@ -1,0 +1,128 @@
+"""The messages between a client and a server, and how they are framed.
+
+A message is frames: what it is (`HEAD`: magic and version), a body (MessagePack), and the blobs of its calls or answers,
+in their order, one for each group. A server that reads another version answers with `HEAD`, "refused" and a text; that
+much is the same in all versions. Nothing that arrives is unpickled.
+
+Calls have numbers, which count up in a session. A client repeats a call until it has the answer; a server carries it out
+once, and keeps the answer until it is told that it was received.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from reroll.errors import ProtocolMismatch
+
+M = TypeVar("M")
+
+VERSION: Final = 1
+MAGIC: Final = b"reroll"
+HEAD: Final = MAGIC + bytes([VERSION])
+REFUSED: Final = b"refused"
+
+_Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
+_Blobs = Annotated[int, Meta(ge=0, le=1 << 20)]
+
+
+class Call(msgspec.Struct, array_like=True, frozen=True):
+    """A verb, to be carried out once."""
+
+    number: _Number
+    verb: Annotated[str, Meta(max_length=64)]
+    arguments: bytes
+    blobs: _Blobs = 0
+
+
+class ToServer(msgspec.Struct, array_like=True, frozen=True):
+    """What a client sends."""
+
+    calls: list[Call] = []
+    cancelled: list[_Number] = []
+    """Calls whose caller is gone; a lease that such a call got is given back."""
+    received: list[_Number] = []
+    """Calls whose answers arrived, and need not be kept."""
+    waiting: list[_Number] | None = None
+    """A heartbeat that asks for an answer: the calls that were sent before, and have no answer yet."""
+    is_goodbye: bool = False
+    """Whether the client goes, and wants nothing any more."""
+    session: bytes | None = None
+    """A heartbeat for another connection, that of this session; nothing else of the message counts."""
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """What came of a call."""
+
+    number: int
+    is_error: bool
+    value: bytes
+    blobs: int = 0
+
+
+class ToClient(msgspec.Struct, array_like=True, frozen=True):
+    """What a server sends."""
+
+    length: int
+    """How many groups are in the buffer."""
+    answers: list[Answer] = []
+    lost: list[int] | None = None
+    """The answer to a heartbeat: which of its calls, or their answers, got lost on the way, and are to be sent again."""
+
+
+_write: Final = msgspec.msgpack.Encoder().encode
+_read_to_server: Final = msgspec.msgpack.Decoder(ToServer).decode
+_read_to_client: Final = msgspec.msgpack.Decoder(ToClient).decode
+
+
+class Malformed(Exception):  # noqa: N818  (never leaves this package)
+    """These frames are no message."""
+
+
+def frames_of(message: ToServer | ToClient, blobs: Sequence[bytes] = ()) -> list[bytes]:
+    """Return the frames of a message."""
+    return [HEAD, _write(message), *blobs]
+
+
+def refusal(text: str) -> list[bytes]:
+    """Return the frames that tell a peer of any version why it is not served."""
+    return [HEAD, REFUSED, text.encode()]
+
+
+def version_of(head: bytes) -> int | None:
+    """Return which version a first frame names, None if it is not ours at all."""
+    return head[-1] if len(head) == len(HEAD) and head.startswith(MAGIC) else None
+
+
+def read_to_server(body: bytes, blobs: int) -> ToServer:
+    """Return what a client sent. Raises Malformed."""
+    message = _read(_read_to_server, body)
+    _check_count(message.calls, blobs)
+    return message
+
+
+def read_to_client(frames: Sequence[Any]) -> ToClient:
+    """Return what a server sent. Raises ProtocolMismatch, Malformed."""
+    version = version_of(frames[0].bytes) if frames else None
+    if len(frames) >= 3 and frames[1].bytes == REFUSED:
+        raise ProtocolMismatch(frames[2].bytes.decode(errors="replace"))
+    if version != VERSION or len(frames) < 2:
+        raise ProtocolMismatch(
+            f"the other side is no reroll server of protocol {VERSION}; check the address, and use the same reroll on both"
+        )
+    message = _read(_read_to_client, frames[1].bytes)
+    _check_count(message.answers, len(frames) - 2)
+    return message
+
+
+def _read(read: Callable[[bytes], M], body: bytes) -> M:
+    try:
+        return read(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Malformed(str(error)) from None
+
+
+def _check_count(parts: Sequence[Call] | Sequence[Answer], blobs: int) -> None:
+    if sum(part.blobs for part in parts) != blobs:
+        raise Malformed(f"{blobs} blobs, but the body speaks of others")

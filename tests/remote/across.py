@@ -1,0 +1,56 @@
+"""A buffer behind a boundary that carries bytes only, in one process: what every transport does, and nothing more."""
+
+from typing import Any
+
+from reroll import ReplayBuffer, Sample
+from reroll.remote.failures import failure_to_bytes, to_failure
+from reroll.remote.groups import as_bytes, given, received, sent, taken
+from reroll.remote.values import to_bytes, to_value
+from reroll.remote.verbs import bound, verbs_of
+
+
+@verbs_of
+class Across:
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self.buffer = buffer
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    async def close(self) -> None:
+        await self.buffer.close()
+
+    async def put(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = bound("put", args, kwargs)
+        items = arguments.pop("items")
+        if isinstance(items, list) and items:
+            known, blob = sent(items, arguments.get("model_step"))
+            items = received(known, blob, arguments.get("model_step"))
+        return await self._call("put", arguments, items=items)
+
+    async def take_batch(self, *args: Any, **kwargs: Any) -> Any:
+        groups, counts = await self._call("take_batch", bound("take_batch", args, kwargs))
+        return {task: list(map(_crossing, some)) for task, some in groups.items()}, counts
+
+    async def get(self, *args: Any, **kwargs: Any) -> Any:
+        return list(map(_crossing, await self._call("get", bound("get", args, kwargs))))
+
+    async def peek(self, *args: Any, **kwargs: Any) -> Any:
+        return list(map(_crossing, await self._call("peek", bound("peek", args, kwargs))))
+
+    async def sample(self, *args: Any, **kwargs: Any) -> Any:
+        drawn = await self._call("sample", bound("sample", args, kwargs))
+        return [Sample(_crossing(group), info) for group, info in drawn]
+
+    async def _call(self, name: str, arguments: dict[str, Any], **as_they_are: Any) -> Any:
+        arguments = to_value(to_bytes(arguments)) | as_they_are
+        try:
+            with as_bytes():
+                value = await getattr(self.buffer, name)(**arguments)
+        except Exception as error:  # noqa: BLE001  (whatever it is crosses)
+            raise to_failure(failure_to_bytes(error)) from None
+        return value if name in ("take_batch", "get", "peek", "sample") else to_value(to_bytes(value))
+
+
+def _crossing(group: Any) -> list[Any]:
+    return taken(*given(group))

@@ -1,0 +1,248 @@
+"""Messages that are no messages, too large, too many, or lies: nobody else notices, and the server lives."""
+
+import asyncio
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from reroll import LimitReached, ProtocolMismatch, ReplayBufferConfig, Server, Status, connect
+from reroll.buffer.packed import pack
+from reroll.engine.ledger import closes
+from reroll.errors import CorruptData, InvalidArgument, RerollError
+from reroll.remote.failures import to_failure
+from reroll.remote.groups import as_bytes, given, received, taken
+from reroll.remote.values import to_bytes
+from reroll.server import Limits
+from reroll.server.wire import HEAD, MAGIC, VERSION, Call, Malformed, ToServer, frames_of, read_to_server
+from reroll.testing.buffer.builders import group, names
+from server.waiting import until
+
+FIFO = ReplayBufferConfig(sampler="fifo", capacity=100)
+BIND = "tcp://127.0.0.1:0"
+LIMITS = Limits(max_message_bytes=1 << 20, max_pending_calls=20, max_pending_bytes=1 << 20, max_clients=20)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with Server(FIFO, BIND, limits=LIMITS) as made:
+        yield made
+
+
+class Raw:
+    """A peer that sends what it likes."""
+
+    def __init__(self, address: str) -> None:
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.send_multipart(frames)
+
+    async def answers(self) -> list[bytes]:
+        await until(lambda: bool(self.socket.poll(0)))
+        return self.socket.recv_multipart()
+
+    def close(self) -> None:
+        self.socket.close()
+        self._context.term()
+
+
+@pytest.fixture
+async def raw(server: Server) -> AsyncIterator[Raw]:
+    made = Raw(server.address)
+    yield made
+    made.close()
+
+
+async def check_alive(server: Server) -> None:
+    """Another client is served as ever."""
+    async with connect(server.address, heartbeat_s=0.05, patience_s=10) as client:
+        await client.put(group("mine"), "t")
+        assert names(await client.get(1, "t", "completed")) == ["mine"]
+
+
+def call(verb: str, arguments: Any, *blobs: bytes, number: int = 1, count: int | None = None) -> list[bytes]:
+    body = arguments if isinstance(arguments, bytes) else to_bytes(arguments)
+    return frames_of(ToServer([Call(number, verb, body, len(blobs) if count is None else count)]), blobs)
+
+
+async def test_random_frames_are_dropped(server, raw):
+    dice = random.Random(0)
+    for _ in range(300):
+        frames = [dice.randbytes(dice.choice((0, 1, 7, 30, 1000))) for _ in range(dice.randint(1, 5))]
+        if dice.random() < 0.5:
+            frames[0] = HEAD
+        raw.send(*frames)
+    whole = frames_of(ToServer([Call(1, "put", to_bytes({"task_name": "t"}), 1)]), [b"x" * 50])
+    for cut in range(len(whole[1])):
+        raw.send(whole[0], whole[1][:cut], whole[2])
+    raw.send(whole[0], whole[1])  # without its blob
+    await check_alive(server)
+    assert server.malformed > 300
+
+
+HOSTILE = {
+    "an unknown verb": ("nonsense", {}),
+    "a private verb": ("_carry_out", {}),
+    "a method of the server": ("carry_out", {}),
+    "close": ("close", {}),
+    "no arguments": ("put", b""),
+    "arguments that are no dict": ("put", to_bytes([1, 2])),
+    "arguments by number": ("put", to_bytes({1: 2})),
+    "unknown arguments": ("put", {"items": [], "task_name": "t", "evil": 1}),
+    "wrong types": ("take_batch", {"task_batch_sizes": {"t": "many"}}),
+    "a huge number": ("take_batch", {"task_batch_sizes": {"t": 1 << 70}}),
+    "self": ("count", {"self": 1, "task_name": "t", "group_status": "completed"}),
+    "a path": ("save", {"path": "/etc"}),
+    "a lease of nobody": ("ack_lease", {"lease": 99}),
+    "a lease that is none": ("ack_lease", {"lease": [1]}),
+    "a reservation that is none": ("release", {"reservation": 5}),
+    "a service that is not there": ("prepare.get_data", {}),
+    "a deep query": ("query", {"where": {"$not": {"$not": {"$not": {"$nothing": 1}}}}}),
+}
+
+
+@pytest.mark.parametrize(("verb", "arguments"), HOSTILE.values(), ids=HOSTILE)
+async def test_a_wrong_call_is_answered_by_an_error(server, raw, verb, arguments):
+    raw.send(*call(verb, arguments))
+    _, body = (await raw.answers())[:2]
+    ((number, is_error, value, _),) = msgspec.msgpack.decode(body)[1]
+    assert (number, is_error) == (1, True)
+    assert isinstance(to_failure(value), RerollError | TypeError)
+    await check_alive(server)
+
+
+async def test_lies_about_a_group_are_found(server, raw):
+    known, blob = pack(group(members=2), None)
+    lies = msgspec.msgpack.decode(known)
+    lies[0][0][3] = -5  # tokens
+    for number, (told, payload) in enumerate(
+        [
+            (b"", blob),
+            (msgspec.msgpack.encode(lies), blob),
+            (known, b"x" * 80),
+            (known, blob[:-64]),
+            (known, blob[::-1]),
+        ]
+    ):
+        raw.send(*call("put", {"task_name": "t", "known": told}, payload, number=number))
+        _, body = (await raw.answers())[:2]
+        ((_, is_error, value, _),) = msgspec.msgpack.decode(body)[1]
+        assert is_error
+        assert isinstance(to_failure(value), InvalidArgument | CorruptData)
+    assert len(server.buffer) == 0
+    await check_alive(server)
+
+
+@settings(max_examples=150, deadline=None)
+@given_by(st.data())
+def test_altered_descriptions_of_groups_hurt_that_group_only(data):
+    known, blob = pack(group("g", members=2, versions=3, reward=1.0), None)
+    position = data.draw(st.integers(0, len(known) - 1))
+    altered = known[:position] + bytes([data.draw(st.integers(0, 255))]) + known[position + 1 :]
+
+    async def put_and_take() -> None:
+        buffer = FIFO.build()
+        await buffer.put(group("other", versions=2), "t")
+        with suppress(RerollError):
+            await buffer.put(received(altered, blob, None), "t", current_train_step=4)
+        for status in Status:
+            with as_bytes():
+                groups = await buffer.get(2, "t", status)
+            for taken_group in groups:
+                with suppress(RerollError):
+                    taken(*given(taken_group))
+        assert await buffer.query({}) == []
+        assert closes((await buffer.ledger())["t"])
+        assert (await buffer.metrics())["gen/groups"] >= 1
+
+    asyncio.run(put_and_take())
+
+
+@settings(max_examples=150, deadline=None)
+@given_by(st.binary(max_size=200), st.integers(0, 3))
+def test_bodies_are_messages_or_malformed(body, blobs):
+    with suppress(Malformed):
+        read_to_server(body, blobs)
+
+
+async def test_another_version_is_told(server, raw):
+    raw.send(MAGIC + bytes([VERSION + 1]), b"whatever comes")
+    head, kind, text = await raw.answers()
+    assert (head, kind) == (HEAD, b"refused")
+    assert b"protocol" in text
+    await check_alive(server)
+
+
+async def test_a_client_of_another_version_raises(monkeypatch, server):
+    monkeypatch.setattr("reroll.server.wire.HEAD", MAGIC + bytes([VERSION + 1]))
+    async with connect(server.address) as client:
+        with pytest.raises(ProtocolMismatch, match="install the same reroll"):
+            await client.count("t", "completed")
+
+
+async def test_too_large_a_message_ends_the_connection_and_nothing_else(server, raw):
+    raw.send(*call("put", {"task_name": "t", "known": b""}, bytes(2 << 20)))
+    await check_alive(server)
+    assert not any(session.pending for session in server._sessions.values())
+
+
+async def test_pending_calls_and_bytes_are_limited(server):
+    async with connect(server.address) as client, connect(server.address) as other:
+        waits = [asyncio.ensure_future(client.take_batch({"t": 1}, wait=True)) for _ in range(20)]
+        await other.health()
+        await asyncio.sleep(0.05)
+        with pytest.raises(LimitReached, match="max_pending_calls"):
+            await client.count("t", "completed")
+        assert await other.count("t", "completed") == 0, "others are not hurt"
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        large = group("large", response="x" * 300_000)
+        done = await asyncio.gather(*(client.put(large, "t") for _ in range(6)), return_exceptions=True)
+        assert [type(one) for one in done].count(LimitReached) >= 2
+        assert await client.put(large, "t"), "there is room again"
+
+
+async def test_clients_are_limited(server):
+    clients = [connect(server.address) for _ in range(21)]
+    for client in clients[:20]:
+        await client.health()
+    with pytest.raises(LimitReached, match="max_clients"):
+        await clients[20].health()
+    await clients[0].close()
+    await until(lambda: len(server._sessions) < 20)
+    assert await clients[20].health()
+    for client in clients[1:]:
+        await client.close()
+
+
+async def test_half_open_peers_and_garbage_on_the_wire(server):
+    host, port = server.address.removeprefix("tcp://").split(":")
+    peers = [socket.create_connection((host, int(port))) for _ in range(200)]
+    dice = random.Random(0)
+    greeting = b"\xff" + struct.pack(">Q", 1) + b"\x7f"
+    for number, peer in enumerate(peers):
+        match number % 4:
+            case 1:
+                peer.send(greeting)
+            case 2:
+                peer.send(dice.randbytes(200))
+            case 3:
+                peer.send(greeting + b"\x03" + bytes(53) + b"\x02" + struct.pack(">Q", (1 << 63) - 1))
+    await check_alive(server)
+    for peer in peers:
+        peer.close()
+    await check_alive(server)

@@ -1,0 +1,125 @@
+"""Keys, lists and captures: who may connect, what the log says of others, what goes over the wire."""
+
+import logging
+import stat
+from pathlib import Path
+
+import pytest
+
+from reroll import (
+    InvalidArgument,
+    InvalidConfig,
+    ReplayBufferConfig,
+    Rollout,
+    Server,
+    Status,
+    Unreachable,
+    connect,
+)
+from reroll.server import keygen
+from reroll.server.keys import is_local, read_pair
+from reroll.testing.buffer.builders import group, names
+from server.proxy import Proxy
+
+FIFO = ReplayBufferConfig(sampler="fifo")
+BIND = "tcp://127.0.0.1:0"
+IMPATIENT = {"heartbeat_s": 0.05, "patience_s": 0.5}
+MARK = "a sentence that a listener would recognise"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    for name in ("server", "trainer", "stranger"):
+        keygen(name, tmp_path)
+    (tmp_path / "allowed").write_text("# who may connect\n\n" + (tmp_path / "trainer.public").read_text())
+    return tmp_path
+
+
+def locked(keys: Path) -> Server:
+    return Server(FIFO, BIND, key=keys / "server.secret", allow=keys / "allowed")
+
+
+@pytest.mark.parametrize(
+    "bind", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://10.0.0.7:5555", "tcp://eth0:1"]
+)
+def test_what_others_can_reach_is_not_served_without_keys(bind):
+    with pytest.raises(InvalidConfig, match="reroll keygen"):
+        Server(FIFO, bind)
+
+
+@pytest.mark.parametrize(
+    "bind", ["tcp://127.0.0.1:0", "tcp://127.8.0.1:5", "tcp://localhost:0", "tcp://[::1]:0", "ipc:///x"]
+)
+def test_what_only_this_host_can_reach_is_open(bind):
+    assert is_local(bind)
+
+
+async def test_with_keys_every_address_is_served(keys):
+    async with Server(FIFO, "tcp://0.0.0.0:0", key=keys / "server.secret", allow=keys / "allowed") as server:
+        port = server.address.rpartition(":")[2]
+        options = {"key": keys / "trainer.secret", "server_key": keys / "server.public"}
+        async with connect(f"tcp://127.0.0.1:{port}", **options) as client:
+            assert await client.put(group("a"), "t") == 1
+            assert names(await client.get(1, "t", Status.COMPLETED)) == ["a"]
+
+
+async def test_who_is_not_on_the_list_gets_nothing_and_the_log_says_so(keys, caplog):
+    caplog.set_level(logging.INFO, logger="reroll.server")
+    async with locked(keys) as server:
+        await server.buffer.put(group("secret"), "t")
+        for options in (
+            {},
+            {"key": keys / "stranger.secret", "server_key": keys / "server.public"},
+            {"key": keys / "trainer.secret", "server_key": keys / "stranger.public"},
+        ):
+            async with connect(server.address, **options, **IMPATIENT) as client:
+                with pytest.raises(Unreachable, match="whom it denied"):
+                    await client.get(1, "t", "completed")
+        assert len(server.buffer) == 1
+        assert not server._sessions
+    denied = [record for record in caplog.records if record.message == "denied"]
+    assert read_pair(keys / "stranger.secret").public in {getattr(record, "key", None) for record in denied}
+    assert any("no handshake with keys" in record.reason for record in denied)
+
+
+async def capture(server: Server, **options) -> bytes:
+    async with Proxy(server.address) as proxy, connect(proxy.address, **options) as client:
+        rollout = Rollout(response=MARK, response_ids=[1], status=Status.COMPLETED)
+        await client.put([rollout], "t")
+        ((back,),) = await client.get(1, "t", "completed")
+        assert back.response == MARK
+        return bytes(proxy.seen)
+
+
+async def test_a_capture_shows_no_payload(keys):
+    async with Server(FIFO, BIND) as server:
+        assert MARK.encode() in await capture(server), "the capture works"
+    async with locked(keys) as server:
+        options = {"key": keys / "trainer.secret", "server_key": keys / "server.public"}
+        seen = await capture(server, **options)
+    assert len(seen) > 500
+    assert MARK.encode() not in seen
+    assert b"response" not in seen
+
+
+def test_secrets_are_for_their_owner_and_never_overwritten(keys):
+    assert stat.S_IMODE((keys / "server.secret").stat().st_mode) == 0o600
+    assert read_pair(keys / "server.secret").secret not in (keys / "server.public").read_text()
+    with pytest.raises(InvalidArgument, match="there already"):
+        keygen("server", keys)
+
+
+@pytest.mark.parametrize("text", ["", "# nobody\n", "short\n", "x" * 39 + "\n"])
+def test_a_list_that_lets_nobody_in_is_refused(keys, text):
+    (keys / "allowed").write_text(text)
+    with pytest.raises(InvalidArgument, match="allowed"):
+        locked(keys)
+
+
+def test_half_of_the_keys_is_refused(keys):
+    with pytest.raises(InvalidConfig, match="allow"):
+        Server(FIFO, BIND, key=keys / "server.secret")
+    with pytest.raises(InvalidArgument, match="server_key"):
+        connect("tcp://127.0.0.1:5", key=keys / "trainer.secret")
+    with pytest.raises(InvalidArgument, match="no key pair"):
+        connect("tcp://127.0.0.1:5", key=keys / "trainer.public", server_key=keys / "server.public")

@@ -1,0 +1,74 @@
+"""The conformance suite, run by clients of a server in another process: over tcp and ipc, durable, and for threads."""
+
+import asyncio
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buffer.test_suite import Called
+from reroll import BlockingReplayBuffer, ReplayBuffer, ReplayBufferConfig, connect, connect_blocking
+from reroll.server import Client
+from reroll.server.blocking import BlockingClient
+from reroll.testing.buffer_suite import BufferSuite, VerbSuite
+from server.hosting import Host
+
+
+class Served:
+    """Each buffer of a test is a server of its own."""
+
+    bind = "tcp://127.0.0.1:0"
+
+    @pytest.fixture(autouse=True)
+    def place(self, host: Host, tmp_path: Path) -> None:
+        self.host = host
+        self.folder = tmp_path
+        self.clients: list[Any] = []
+
+    def serve(self, config: ReplayBufferConfig) -> str:
+        return self.host.start(config, self.bind.format(self.folder / str(len(self.clients))))
+
+
+class TestTcp(Served, BufferSuite):
+    async def make(self, config: ReplayBufferConfig) -> Any:
+        self.clients.append(connect(self.serve(config)))
+        return self.clients[-1]
+
+    async def settle(self) -> None:
+        """What was sent has arrived, and what came of it is here: answers keep their order."""
+        for _ in range(3):
+            await super().settle()
+            await asyncio.gather(*(client.health() for client in self.clients))
+
+
+@pytest.mark.slow
+class TestIpc(TestTcp):
+    bind = "ipc://{}"
+
+
+@pytest.mark.slow
+class TestDurable(TestTcp):
+    def serve(self, config: ReplayBufferConfig) -> str:
+        store = self.folder / f"store-{len(self.clients)}"
+        return super().serve(config.model_copy(update={"store": store}))
+
+
+class TestIpcBlocking(Served, VerbSuite):
+    bind = "ipc://{}"
+
+    async def make(self, config: ReplayBufferConfig) -> Any:
+        self.clients.append(connect_blocking(self.serve(config)))
+        return Called(self.clients[-1])
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(Client, ReplayBuffer), (BlockingClient, BlockingReplayBuffer)])
+def test_clients_have_the_verbs_and_signatures_of_buffers(ours, theirs):
+    verbs = {name: verb for name, verb in inspect.getmembers(theirs) if not name.startswith("_")}
+    assert verbs
+    for name, verb in verbs.items():
+        twin = getattr(ours, name)
+        assert inspect.iscoroutinefunction(twin) == inspect.iscoroutinefunction(verb), name
+        if name != "close":
+            assert inspect.signature(twin) == inspect.signature(verb), name
+            assert twin.__doc__ == verb.__doc__, name
