@@ -232,6 +232,7 @@ class Server:
 
     async def _carry_out(self, session: Session, call: Call, blobs: Sequence[bytes]) -> None:
         try:
+            self._serving.check(call.verb)
             arguments = to_value(call.arguments)
             if type(arguments) is not dict or not all(type(name) is str for name in arguments):
                 raise CorruptData("the arguments of a call are a dict by name")  # noqa: TRY301

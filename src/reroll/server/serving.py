@@ -59,6 +59,13 @@ class Serving:
         self._facts = facts
         self._started = time.monotonic()
 
+    def check(self, verb: str) -> None:
+        """Raise InvalidArgument for a verb that there is not."""
+        service, _, name = verb.partition(".")
+        found = self._services.get(service)
+        if verb not in OWN_VERBS and verb not in SIGNATURES and (found is None or name not in found.verbs):
+            raise InvalidArgument(f"this server has no verb {verb!r}; is it started with what serves it?")
+
     async def carry_out(
         self, session: Session, number: int, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes]
     ) -> tuple[Any, list[bytes]]:
@@ -69,7 +76,8 @@ class Serving:
         elif verb in SIGNATURES:
             outcome = Outcome(await getattr(self._buffer, verb)(**arguments))
         else:
-            outcome = Outcome(await self._ask_service(verb, arguments))
+            service, _, name = verb.partition(".")
+            outcome = Outcome(await getattr(self._services[service], name)(**arguments))
         crossing = [given(group) for group in outcome.groups]
         return (outcome.value, [done for done, _ in crossing]), [blob for _, blob in crossing]
 
@@ -199,13 +207,6 @@ class Serving:
         )
 
     # ---
-
-    async def _ask_service(self, verb: str, arguments: dict[str, Any]) -> Any:
-        service, _, name = verb.partition(".")
-        found = self._services.get(service)
-        if found is None or name not in found.verbs:
-            raise InvalidArgument(f"this server has no verb {verb!r}; is it started with what serves it?")
-        return await getattr(found, name)(**arguments)
 
     def _lent(
         self, session: Session, number: int, lease: int, samples: Mapping[str, Sequence[Sample]]

@@ -1,0 +1,86 @@
+"""`reroll serve`, `ping` and `keygen`, from the command line."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from reroll import InvalidArgument, ReplayBufferConfig, Status, connect
+from reroll.testing.buffer.builders import group, names
+from server.program import Program, run
+
+
+async def test_a_server_with_keys_is_pinged(tmp_path):
+    for name in ("server", "trainer", "stranger"):
+        assert run("keygen", name, "--directory", str(tmp_path)).returncode == 0
+    (tmp_path / "buffer.yaml").write_text("sampler: lifo\ncapacity: 3\n")
+    log = tmp_path / "log"
+    options = (
+        *("--config", str(tmp_path / "buffer.yaml"), "--log-json"),
+        *("--key", str(tmp_path / "server.secret"), "--allow", str(tmp_path / "trainer.public")),
+    )
+    with Program(*options, bind="tcp://0.0.0.0:0", log=log) as server:
+        address = server.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104  (it has keys)
+        server_key = ("--server-key", str(tmp_path / "server.public"), "--timeout", "1")
+        done = run("ping", address, "--key", str(tmp_path / "trainer.secret"), *server_key)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["groups"] == 0
+        denied = run("ping", address, "--key", str(tmp_path / "stranger.secret"), *server_key)
+        assert denied.returncode == 1
+        assert "does not answer" in denied.stderr
+        keys = {"key": tmp_path / "trainer.secret", "server_key": tmp_path / "server.public"}
+        async with connect(address, **keys) as client:
+            for name in "abc":
+                await client.put(group(name), "t")
+            assert names(await client.get(3, "t", Status.COMPLETED)) == ["c", "b", "a"], "as the file says"
+        assert server.stop() == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    messages = [line["message"] for line in lines]
+    assert messages[0] == "serving"
+    assert messages[-1] == "stopped"
+    assert {"admitted", "client connected", "client gone", "denied"} <= set(messages)
+    assert (
+        next(line for line in lines if line["message"] == "denied")["reason"] == "its key is not on the list"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("serve", "--bind", "tcp://*:5555"), "keygen"),
+        (("serve", "--bind", "tcp://127.0.0.1:0", "--config", "nowhere.yaml"), "nowhere.yaml"),
+        (("serve", "--bind", "nonsense"), "nonsense"),
+        (("ping", "tcp://127.0.0.1:9", "--key", "nowhere"), "server_key"),
+        (("keygen", "x", "--directory", "/dev/null/x"), "dev/null"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments, said):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("reroll: ")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nobody_there():
+    done = run("ping", "tcp://127.0.0.1:9", "--timeout", "0.3")
+    assert done.returncode == 1
+    assert "does not answer" in done.stderr
+
+
+async def test_clients_save_only_where_the_server_says(host, tmp_path: Path):
+    config = ReplayBufferConfig(sampler="fifo")
+    async with connect(host.start(config, "tcp://127.0.0.1:0")) as client:
+        with pytest.raises(InvalidArgument, match="--checkpoints"):
+            await client.save("step-1")
+    async with connect(host.start(config, "tcp://127.0.0.1:0", checkpoints=str(tmp_path))) as client:
+        await client.put(group("a"), "t")
+        await client.save(Path("step-1"))
+        for path in ("/etc", "../x", "a/../../x", "x\0y"):
+            with pytest.raises(InvalidArgument, match="inside"):
+                await client.save(path)
+    assert os.listdir(tmp_path) == ["step-1"]  # noqa: PTH208
+    async with connect(host.start(config, "tcp://127.0.0.1:0", checkpoints=str(tmp_path))) as client:
+        await client.resume("step-1")
+        assert names(await client.get(1, "t", Status.COMPLETED)) == ["a"]
