@@ -2,13 +2,21 @@
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 import ray
 from ray.experimental.internal_kv import _internal_kv_list
 
 from ray_buffer.actors import buffer_of
-from reroll import BlockingReplayBuffer, Closed, InvalidArgument, InvalidConfig, ReplayBufferConfig, Unreachable
+from reroll import (
+    BlockingReplayBuffer,
+    Closed,
+    InvalidArgument,
+    InvalidConfig,
+    ReplayBufferConfig,
+    Unreachable,
+)
 from reroll.ray import BlockingRayReplayBuffer, RayReplayBuffer
 from reroll.remote.verbs import SIGNATURES
 from reroll.testing.buffer.builders import group, names
@@ -21,8 +29,7 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().split()[2] != "Z"
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
 
 
 def test_closing_leaves_no_process_no_actor_and_no_books():

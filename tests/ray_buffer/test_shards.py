@@ -172,7 +172,7 @@ async def test_a_node_that_dies_costs_its_groups_and_they_are_counted(ray_cluste
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_traffic_of_many_while_shards_are_killed(tmp_path, shards):
-    number = 1500
+    number = 600
     config = ReplayBufferConfig(sampler="fifo", capacity=60, store=tmp_path / "buffer")
     with buffer_of(config, num_shards=shards) as buffer:
         producers = [Producer.remote(buffer) for _ in range(8)]
