@@ -26,7 +26,7 @@ async def test_a_group_outlives_its_producer():
         assert (taken.group_id, list(taken.response_ids), taken.group_uid) == (7, [0, 1], uid)
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
 async def test_a_shard_is_killed_in_mid_traffic(tmp_path, shards):
     config = ReplayBufferConfig(sampler="fifo", capacity=30, store=tmp_path / "buffer")
     with buffer_of(config, num_shards=shards) as buffer:

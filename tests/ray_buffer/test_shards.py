@@ -34,7 +34,7 @@ async def test_priority_sampling_over_uneven_shards_has_the_global_distribution(
             arguments = {"items": put_in(group(index), None), "task_name": "t", "priority": weight}
             chosen[await line.call("put", arguments)] = index
         seen: Counter[frozenset[int]] = Counter()
-        for _ in range(25):
+        for _ in range(15):
             for drawn in await asyncio.gather(*(buffer.sample(2, "t") for _ in range(10))):
                 seen[frozenset(chosen[sample.info.uid] for sample in drawn)] += 1
         expected: Counter[frozenset[int]] = Counter()

@@ -39,8 +39,6 @@ class Line:
         self._flushes: set[asyncio.Task[None]] = set()
         self.load: dict[str, int] = {}
         """How many groups the shard held when it was last heard of, by task."""
-        self.version = 0
-        """How often it had changed by then."""
         self.underway = 0
         """How many puts are on their way."""
 
@@ -106,7 +104,7 @@ class Line:
                 self._actor.cancel.remote(request.id)
             raise
         self._seen.append(request.id)
-        self.load, self.version = reply.load or {}, reply.version
+        self.load = reply.load or {}
         if reply.error is not None:
             raise reply.error
         return reply.value

@@ -116,8 +116,8 @@ class HandOut:
     async def is_ready(self, arguments: Mapping[str, Any]) -> bool:
         """Tell what `is_ready` tells."""
         sizes = checked_sizes(arguments["task_batch_sizes"])
-        held, _ = await self._available(sizes, arguments.get("group_status", Status.COMPLETED))
-        return all(held[task] >= n for task, n in sizes.items())
+        by_shard = await self._available(sizes, arguments.get("group_status", Status.COMPLETED))
+        return all(sum(counts[task] for counts in by_shard) >= n for task, n in sizes.items())
 
     async def wait_ready(self, arguments: Mapping[str, Any]) -> None:
         """Wait as `wait_ready` waits."""
@@ -201,20 +201,42 @@ class HandOut:
         sizes = checked_sizes(arguments["task_batch_sizes"])
         status = arguments.get("group_status", Status.COMPLETED)
         while True:
-            held, versions = await self._available(sizes, status)
-            if all(held[task] >= n for task, n in sizes.items()):
+            by_shard = await self._available(sizes, status)
+            held = {task: sum(counts[task] for counts in by_shard) for task in sizes}
+            missing = {task: n - held[task] for task, n in sizes.items() if n > held[task]}
+            if not missing:
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 counts = {task: f"{held[task]} of {n}" for task, n in sizes.items()}
                 raise WaitTimeout(f"{what} timed out; nothing was changed. There are {counts} groups")
-            await self.changed(versions, deadline)
+            await self._grown(by_shard, missing, status, deadline)
 
-    async def changed(self, versions: Sequence[int], deadline: float | None) -> None:
-        """Return when a shard has changed since it had this version, at the deadline, or after a while."""
+    async def _grown(
+        self,
+        by_shard: Sequence[dict[str, int]],
+        missing: Mapping[str, int],
+        status: Any,
+        deadline: float | None,
+    ) -> None:
+        """Return when a shard has got its share of what is missing, at the deadline, or after a while.
+
+        When all that is missing has come, one of the shards has got its share of it.
+        """
         left = _LOOK_S if deadline is None else min(_LOOK_S, max(0.0, deadline - time.monotonic()))
+        shares = {task: max(1, n // len(self._lines)) for task, n in missing.items()}
         looks = [
-            asyncio.ensure_future(line.call("changed", {"since": version, "timeout": left}, timeout=left))
-            for line, version in zip(self._lines, versions, strict=True)
+            asyncio.ensure_future(
+                line.call(
+                    "grown",
+                    {
+                        "task_batch_sizes": {task: counts[task] + share for task, share in shares.items()},
+                        "group_status": status,
+                        "timeout": left,
+                    },
+                    timeout=left,
+                )
+            )
+            for line, counts in zip(self._lines, by_shard, strict=True)
         ]
         try:
             done, _ = await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
@@ -224,12 +246,11 @@ class HandOut:
             for look in looks:
                 look.cancel()
 
-    async def _available(self, sizes: Mapping[str, int], status: Any) -> tuple[dict[str, int], list[int]]:
-        """Return how many groups can be had, by task, and the versions of the shards."""
+    async def _available(self, sizes: Mapping[str, int], status: Any) -> list[dict[str, int]]:
+        """Return how many groups can be had, by shard and task, at most what is wanted."""
         asked = {"task_batch_sizes": dict(sizes), "group_status": status}
         answers = await self._each("available", [asked] * len(self._lines))
-        held = {task: sum(counts[task] for counts, _ in answers) for task in sizes}
-        return held, [version for _, version in answers]
+        return [counts for counts, _ in answers]
 
     async def _refuse(self, arguments: Mapping[str, Any], verb: str) -> None:
         """Raise what a buffer of the whole configuration says to wrong arguments."""
@@ -319,12 +340,11 @@ class HandOut:
                     "them, or take without wait"
                 )
             await self._refuse(arguments, "take_batch")
-            asked = {"task_batch_sizes": dict(sizes), "group_status": Status.COMPLETED}
-            answers = await self._each("available", [asked] * len(self._lines))
+            by_shard = await self._available(sizes, Status.COMPLETED)
             parts = {
                 task: by_count(max(n, 0), counts, counts)
                 for task, n in sizes.items()
-                for counts in [[held[task] for held, _ in answers]]
+                for counts in [[held[task] for held in by_shard]]
             }
             wanted = [{task: parts[task][index] for task in sizes} for index in range(len(self._lines))]
             taken = await self._each(

@@ -40,7 +40,7 @@ _AFTER_LOSS: Final = 1 << 40
 _LOOK: Final = frozenset(
     (
         *("count", "count_statuses", "query", "peek", "to_arrow", "ledger", "stats", "parts", "save"),
-        *("is_ready", "wait_ready", "available", "changed", "weight", "out"),
+        *("is_ready", "wait_ready", "available", "grown", "weight", "out"),
     )
 )
 """Verbs that change nothing."""
@@ -129,12 +129,12 @@ class Shard:
             with as_bytes():
                 value = await verb(**held, **request.arguments)
         except Exception as error:  # noqa: BLE001  (the caller raises it)
-            return Reply(error=error, load=self._load(), version=self._changes.version)
+            return Reply(error=error, load=self._load())
         if request.verb not in _LOOK:
             self._changes.note()
             if request.verb not in _UNBOOKED and not self._closed:
                 await self._books.written()
-        return Reply(value, load=self._load(), version=self._changes.version)
+        return Reply(value, load=self._load())
 
     async def _take_back(self, request: Request, reply: Reply) -> None:
         """Give back what a caller will never see."""
@@ -295,8 +295,14 @@ class Shard:
         held = {name: engine.available(engine.task(name), status, n) for name, n in task_batch_sizes.items()}
         return held, self._changes.version
 
-    async def _do_changed(self, since: int, timeout: float) -> None:
-        await self._changes.after(since, timeout)
+    async def _do_grown(self, task_batch_sizes: Mapping[str, int], group_status: Any, timeout: float) -> None:
+        """Return when as many groups of one of these tasks can be had, or after a while."""
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            held, version = await self._do_available(task_batch_sizes, group_status)
+            if any(held[task] >= n for task, n in task_batch_sizes.items()):
+                return
+            await self._changes.after(version, left)
 
     async def _do_out(self, uids: list[int]) -> list[int]:
         """Return which of these groups are out."""

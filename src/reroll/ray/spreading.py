@@ -5,6 +5,7 @@ uid; puts go to the emptiest. What is handed out is in `handing`.
 """
 
 import asyncio
+import random
 import time
 import uuid
 import zlib
@@ -29,6 +30,8 @@ from reroll.ray.wire import Blob, hand_out, put_in, resolved
 from reroll.sample import Sample
 from reroll.waiting import deadline_of
 
+_WAIT_S: Final = 1.0
+"""How long one of several shards is waited for, before another may be the emptiest."""
 _LONG: Final = frozenset(("to_arrow", "save", "resume", "rewind", "commit"))
 """Verbs that may take long, without waiting for anybody."""
 
@@ -41,6 +44,7 @@ class Spread:
     ) -> None:
         self.lines = lines
         self._keeps_refs = keeps_refs
+        self._dice = random.Random()
         self._handing = HandOut(config, lines, beat_s)
 
     async def call(self, verb: str, arguments: dict[str, Any]) -> Any:
@@ -88,20 +92,25 @@ class Spread:
             line = self.lines[own]
             stored: int | None = await line.call("put", sent, timeout=arguments.get("timeout"), together=True)
             return stored
+        timeout = 0.0
         while True:
-            for line in self._emptiest_first(task):
+            # All are asked first; then the emptiest is waited for, a while, where others wait in order.
+            for line in self._emptiest_first(task)[: None if timeout == 0 else 1]:
                 line.underway += 1
                 try:
-                    stored = await line.call("put", {**sent, "timeout": 0}, together=True)
+                    stored = await line.call(
+                        "put", {**sent, "timeout": timeout}, timeout=timeout, together=True
+                    )
                 except WaitTimeout as error:
                     last = error
                 else:
                     return stored
                 finally:
                     line.underway -= 1
-            if deadline is not None and time.monotonic() >= deadline:
+            wait = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
+            if wait <= 0:
                 raise last
-            await self._handing.changed([line.version for line in self.lines], deadline)
+            timeout = wait * (0.5 + self._dice.random() / 2)
 
     async def _fetched(self, refs: Sequence[Any], deadline: float | None) -> list[Any]:
         """Return what references stand for. Raises WaitTimeout, NotStorable."""
@@ -156,17 +165,21 @@ class Spread:
             granted: Reservation = await self.lines[0].call("reserve", arguments, timeout=timeout, holder=who)
             return granted
         deadline = deadline_of(timeout)
+        limit = 0.0
         while True:
-            for line in self._emptiest_first(arguments["task_name"]):
+            for line in self._emptiest_first(arguments["task_name"])[: None if limit == 0 else 1]:
                 try:
-                    granted = await line.call("reserve", {**arguments, "timeout": 0}, holder=who)
+                    granted = await line.call(
+                        "reserve", {**arguments, "timeout": limit}, timeout=limit, holder=who
+                    )
                 except WaitTimeout as error:
                     last = error
                 else:
                     return granted
-            if deadline is not None and time.monotonic() >= deadline:
+            wait = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
+            if wait <= 0:
                 raise last
-            await self._handing.changed([line.version for line in self.lines], deadline)
+            limit = wait * (0.5 + self._dice.random() / 2)
 
     async def _release(self, arguments: dict[str, Any]) -> int:
         reservation = arguments["reservation"]

@@ -54,8 +54,6 @@ class Reply(NamedTuple):
     error: Exception | None = None
     load: dict[str, int] | None = None
     """How many groups the shard holds, by task."""
-    version: int = 0
-    """How often it has changed."""
 
 
 class Lent(NamedTuple):
