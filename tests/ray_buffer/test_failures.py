@@ -139,7 +139,7 @@ async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
 
 
 async def test_a_silent_shard_is_unreachable():
-    with buffer_of(ReplayBufferConfig(sampler="fifo"), unreachable_s=1.0) as buffer:
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), unreachable_s=2.0) as buffer:
         await buffer.put(group("a"), "t")
         pid = pid_of(buffer)
         os.kill(pid, signal.SIGSTOP)

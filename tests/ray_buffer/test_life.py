@@ -81,7 +81,7 @@ async def test_a_name_is_taken_once_and_a_wrong_buffer_is_not_made(tmp_path):
         RayReplayBuffer.create(ReplayBufferConfig(), num_shards=0)
     with pytest.raises(Unreachable, match="placement"):
         RayReplayBuffer.create(
-            ReplayBufferConfig(), name="nowhere", placement={"resources": {"nowhere": 1}}, unreachable_s=0.5
+            ReplayBufferConfig(), name="nowhere", placement={"resources": {"nowhere": 1}}, timeout=0.5
         )
     with pytest.raises(Closed):
         RayReplayBuffer.connect("never")

@@ -69,6 +69,7 @@ class RayReplayBuffer:
         holder_ttl_s: float = 30.0,
         unreachable_s: float = 60.0,
         keep_refs: bool = False,
+        timeout: float = 300.0,
     ) -> Self:
         """Start the actors of a new buffer, and return a handle.
 
@@ -86,8 +87,10 @@ class RayReplayBuffer:
             unreachable_s: how long a call tries to reach a shard that does not answer.
             keep_refs: whether `ObjectRef`s inside of rollouts stay references, as long as whoever put the object lives;
                 else the object itself is put.
+            timeout: seconds to wait for the actors at most.
 
-        Raises InvalidConfig for what can never proceed or be divided, InvalidArgument if the name is taken.
+        Raises InvalidConfig for what can never proceed or be divided, InvalidArgument if the name is taken, Unreachable if
+        the actors do not start.
 
         """
         if num_shards < 1:
@@ -118,7 +121,7 @@ class RayReplayBuffer:
                     raise InvalidArgument(
                         f"there is a buffer {name!r} in namespace {space!r}: connect to it, close it, or choose another name"
                     ) from error
-            _check_ready(actors, unreachable_s)
+            _check_ready(actors, timeout)
         except BaseException:
             for actor in actors:
                 ray.kill(actor)
