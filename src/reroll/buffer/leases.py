@@ -116,13 +116,14 @@ class Leases:
         self._changed(lease)
 
     def keep(self, lease: int, uids: Iterable[int]) -> None:
-        """Give back all groups of a lease but these; one that has ended has done so."""
+        """Give back all groups of a lease but these, as if they had not been lent; one that has ended has given back all."""
         held, kept = self._open.get(lease), set(uids)
         if held is not None:
-            rest = [lent for lent in held.lent if lent.uid not in kept]
+            rest = replace(held, lent=[lent for lent in held.lent if lent.uid not in kept])
             held.lent = [lent for lent in held.lent if lent.uid in kept]
             self._changed(lease)
-            self._give_back(replace(held, lent=rest))
+            self._groups.engine.columns.deliveries[self._slots(rest)] -= 1
+            self._give_back(rest)
 
     def end_overdue(self, now: float) -> bool:
         """End the leases whose time is over; return whether there were any."""

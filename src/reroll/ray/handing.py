@@ -139,10 +139,13 @@ class HandOut:
         deadline_of(arguments.get("ttl_s"), "ttl_s")
         asked = {name: value for name, value in arguments.items() if name != "ttl_s"}
         await self._refuse({**asked, "timeout": 0}, "take_batch")
-        while (lent := await self._lend_once(arguments)) is None:
-            await asyncio.sleep(self._dice.random() * 0.01)  # others may want the same at the same time
-            await self._until_ready(arguments, deadline, "take")
-        return lent
+        while True:
+            if wait:  # first, since who does not get all has changed nothing
+                await self._until_ready(arguments, deadline, "take")
+            lent = await self._lend_once(arguments)
+            if lent is not None:
+                return lent
+            await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same at the same time
 
     async def _lend_once(self, arguments: Mapping[str, Any]) -> dict[int, Lent] | None:
         """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if it is too little."""
@@ -161,6 +164,7 @@ class HandOut:
             for task, wanted in sizes.items():
                 parts = [parts[task] for _, parts in drawn]
                 if arguments.get("wait") and sum(len(part.infos) for part in parts) < wanted:
+                    await self._each("claim", [{"lease": lease, "uids": []} for lease in leases])
                     await self._each("nack", [{"lease": lease} for lease in leases])
                     return None
                 for index, count in enumerate(self._division(task, arguments, max(wanted, 0), parts)):
