@@ -67,6 +67,7 @@ def test_threads_have_the_same_verbs():
     assert {n for n in dir(BlockingReplayBuffer) if n[0] != "_"} <= set(dir(BlockingRayReplayBuffer))
 
 
+@pytest.mark.slow
 async def test_a_name_is_taken_once_and_a_wrong_buffer_is_not_made(tmp_path):
     with buffer_of(ReplayBufferConfig(sampler="fifo", store=tmp_path)) as buffer:
         taken = buffer._about.name

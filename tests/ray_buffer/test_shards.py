@@ -106,6 +106,7 @@ async def test_a_window_is_divided():
         await buffer.reserve(1, "t", timeout=0)
 
 
+@pytest.mark.slow
 async def test_a_buffer_is_saved_and_resumed(tmp_path):
     config = ReplayBufferConfig(sampler="fifo")
     with buffer_of(config, num_shards=2) as buffer:
@@ -119,6 +120,7 @@ async def test_a_buffer_is_saved_and_resumed(tmp_path):
         assert sorted(names(await buffer.get(9, "t", "completed"))) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 async def test_a_closed_buffer_wakes_whoever_waits():
     with buffer_of(ReplayBufferConfig(sampler="fifo", capacity=3), num_shards=3) as buffer:
         for name in range(3):
@@ -172,7 +174,7 @@ async def test_a_node_that_dies_costs_its_groups_and_they_are_counted(ray_cluste
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_traffic_of_many_while_shards_are_killed(tmp_path, shards):
-    number = 600
+    number = 300
     config = ReplayBufferConfig(sampler="fifo", capacity=60, store=tmp_path / "buffer")
     with buffer_of(config, num_shards=shards) as buffer:
         producers = [Producer.remote(buffer) for _ in range(8)]

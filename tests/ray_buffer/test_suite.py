@@ -14,6 +14,7 @@ from reroll.ray import handle as handle_module
 from reroll.ray.dividing import divided
 from reroll.ray.shard import Place
 from reroll.testing.buffer.limits import LimitSuite
+from reroll.testing.buffer.look_and_change import LookAndChangeSuite
 from reroll.testing.buffer.puts import PutSuite
 from reroll.testing.buffer_suite import BufferSuite
 
@@ -48,12 +49,16 @@ class Actors:
         return buffer
 
     async def settle(self) -> None:
-        """Let calls reach the actors, and replies come back."""
-        for _ in range(2):
+        """Let calls reach the actors, what they have done be written to the books, and replies come back."""
+        for _ in range(3):
             for _ in range(5):
                 await asyncio.sleep(0)
             for buffer in self.made:
                 for line in buffer._spread.lines:
+                    while not await line.actor.__ray_call__.remote(
+                        lambda shard: shard._books._writing is None
+                    ):
+                        pass
                     await line.call("count", {"task_name": "t", "group_status": "completed"})
 
 
@@ -84,6 +89,7 @@ _OF_ONE_SHARD = {
         "test_takers_of_one_pool_keep_their_order",
         "test_takers_of_several_tasks_do_not_lock_each_other_out",
         "test_a_late_comer_does_not_overtake",
+        "test_a_taker_is_behind_in_one_of_its_tasks",
     ),
     "uids": (
         "test_a_forgotten_group_is_deleted_and_new_when_it_comes_back",
@@ -130,15 +136,9 @@ class TestThreeShardsWhole(ThreeShards):
 class TestThreeShards(ThreeShards):
     """What goes to one shard is that of one shard, and refused by the same: it is left to the long runs."""
 
+    _LEFT_OUT = (PutSuite, LimitSuite, LookAndChangeSuite)
     locals().update(
-        dict.fromkeys(name for suite in (PutSuite, LimitSuite) for name in vars(suite) if name[:4] == "test")
+        dict.fromkeys(name for suite in _LEFT_OUT for name in vars(suite) if name.startswith("test"))
     )
-    locals().update(
-        dict.fromkeys(
-            (
-                "test_an_unknown_status_is_an_error",
-                "test_a_wrong_argument_changes_nothing",
-                "test_a_closed_buffer_does_nothing",
-            )
-        )
-    )
+    test_an_unknown_status_is_an_error = None
+    test_a_wrong_argument_changes_nothing = None

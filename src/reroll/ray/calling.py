@@ -35,6 +35,7 @@ class Line:
         self._actor: Any = None
         self._seen: list[str] = []
         self._batch: list[tuple[Request, asyncio.Future[Reply]]] = []
+        self._told: set[asyncio.Future[Reply]] = set()
         self._batch_bytes = 0
         self._flushes: set[asyncio.Task[None]] = set()
         self.load: dict[str, int] = {}
@@ -66,6 +67,8 @@ class Line:
         `timeout` is how long the verb itself may wait, if it does, None for ever. With `together`, calls of the same moment
         travel as one. Raises Unreachable if the shard does not answer, Closed if it never will.
         """
+        if self._told:
+            await asyncio.wait(self._told, timeout=GRACE_S)
         request = Request(uuid.uuid4().hex, verb, dict(arguments), holder)
         deadline = None
         if timeout is not None:
@@ -74,9 +77,17 @@ class Line:
         return await self._until_replied(request, deadline, self._together if together else self._alone)
 
     def tell(self, verb: str, arguments: Mapping[str, Any]) -> None:
-        """Call a verb of the shard, and do not wait for it."""
+        """Call a verb of the shard, and do not wait for it; the next call does."""
         if self._actor is not None:
-            self._actor.call.remote(Request(uuid.uuid4().hex, verb, dict(arguments)))
+            sent = self._actor.call.remote(Request(uuid.uuid4().hex, verb, dict(arguments)))
+            told = asyncio.wrap_future(sent.future())
+            self._told.add(told)
+            told.add_done_callback(self._has_told)
+
+    def _has_told(self, told: "asyncio.Future[Reply]") -> None:
+        self._told.discard(told)
+        if not told.cancelled():
+            told.exception()  # whoever it mattered to would have waited
 
     async def _until_replied(
         self, request: Request, deadline: float | None, send: Callable[[Request], Any]

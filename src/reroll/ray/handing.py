@@ -52,7 +52,7 @@ class HandOut:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             lent = await self._lend({**arguments, "task_batch_sizes": missing, "timeout": left})
             samples = self._opened(lent)
-            gone = await self._ack(lent)
+            gone = await self._ack(lent, comes_back=not self._is_completed(arguments))
             for task, given in samples.items():
                 got[task] += [sample.group for sample in given if sample.info.uid not in gone]
             if not gone or not arguments.get("wait"):
@@ -243,12 +243,14 @@ class HandOut:
             for line, counts in zip(self._lines, by_shard, strict=True)
         ]
         try:
-            done, _ = await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
-            for look in done:
-                look.result()
+            await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for look in looks:
                 look.cancel()
+            ends = await asyncio.gather(*looks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
     async def _available(self, sizes: Mapping[str, int], status: Any) -> list[dict[str, int]]:
         """Return how many groups can be had, by shard and task, at most what is wanted."""
@@ -266,9 +268,14 @@ class HandOut:
     def _opened(self, lent: Mapping[int, Lent]) -> Samples:
         """Return what shards lent as rollouts, by task."""
         samples: Samples = {}
-        for part in lent.values():
-            for task, given in part.samples.items():
-                samples.setdefault(task, []).extend(Sample(hand_out(blob), info) for blob, info in given)
+        try:
+            for part in lent.values():
+                for task, given in part.samples.items():
+                    samples.setdefault(task, []).extend(Sample(hand_out(blob), info) for blob, info in given)
+        except BaseException:  # a class that is not registered here: others may read it
+            for index, part in lent.items():
+                self._lines[index].tell("nack", {"lease": part.lease})
+            raise
         return (
             samples
             if len(lent) == 1
@@ -283,11 +290,16 @@ class HandOut:
         infos = weighed([sample.info for sample in samples], sampler.beta)
         return [Sample(sample.group, info) for sample, info in zip(samples, infos, strict=True)]
 
-    async def _ack(self, lent: Mapping[int, Lent]) -> set[int]:
+    async def _ack(self, lent: Mapping[int, Lent], *, comes_back: bool = False) -> set[int]:
         """Acknowledge what has arrived; return what was handed to others meanwhile, because a shard was away.
 
-        Whoever is cancelled here has taken the groups already, and gets them: else they would be lost.
+        Whoever is cancelled here has taken the groups already, and gets them: else they would be lost. Of groups that will
+        not come back, a shard without a store is not waited for: when it ends, nothing can be handed out again.
         """
+        if self._config.store is None and not comes_back:
+            for index, part in lent.items():
+                self._lines[index].tell("ack", {"lease": part.lease})
+            return set()
         acked = asyncio.ensure_future(self._ack_all(lent))
         while not acked.done():
             try:
@@ -322,13 +334,18 @@ class HandOut:
 
     # --- groups that are used several times
 
+    def _is_completed(self, arguments: Mapping[str, Any]) -> bool:
+        return Status.of(arguments.get("group_status", Status.COMPLETED)) is Status.COMPLETED
+
     def _is_by_chance(self, task: str, arguments: Mapping[str, Any]) -> bool:
-        is_completed = Status.of(arguments.get("group_status", Status.COMPLETED)) is Status.COMPLETED
-        return is_completed and isinstance(self._config.for_task(task).sampler, Uniform | Prioritized)
+        return self._is_completed(arguments) and isinstance(
+            self._config.for_task(task).sampler, Uniform | Prioritized
+        )
 
     def _is_replayed(self, sizes: Mapping[str, int], arguments: Mapping[str, Any]) -> bool:
-        is_completed = Status.of(arguments.get("group_status", Status.COMPLETED)) is Status.COMPLETED
-        return is_completed and any(self._config.for_task(task).max_times_sampled != 1 for task in sizes)
+        return self._is_completed(arguments) and any(
+            self._config.for_task(task).max_times_sampled != 1 for task in sizes
+        )
 
     async def _take_replayed(
         self, sizes: Mapping[str, int], arguments: Mapping[str, Any]
