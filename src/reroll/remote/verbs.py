@@ -37,8 +37,8 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[s
 
 def plain(name: str, value: Any) -> Any:
     """Return an argument as a value that can be written as bytes, if it is known how."""
-    if isinstance(value, And | Or | Not | OneOf | Compare):
-        return query_as_dict(value)
+    if name in ("where", "which") and isinstance(value, Mapping | And | Or | Not | OneOf | Compare):
+        return _without_nodes(value)
     if name == "rate_limiter" and not isinstance(value, str | dict):
         options = known_options(value)
         if options is None:
@@ -70,6 +70,17 @@ def query_as_dict(query: Query) -> dict[str, Any]:
             return {field: {"$in": [value for _, value in values]}}
         case Compare(field, order, (_, operand)):
             return {field: {order.value: operand}}
+
+
+def _without_nodes(where: Any) -> Any:
+    """Return a query that is written as a dict, with parsed queries inside of it written so, too."""
+    if isinstance(where, And | Or | Not | OneOf | Compare):
+        return query_as_dict(where)
+    if isinstance(where, Mapping):
+        return {name: _without_nodes(value) for name, value in where.items()}
+    if type(where) in (list, tuple):
+        return type(where)(map(_without_nodes, where))
+    return where
 
 
 def verbs_of(cls: C) -> C:
