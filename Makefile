@@ -33,7 +33,7 @@ browser: $(STAMP)  ## Install a browser for the tests of pages, if there is none
 	PYTHON=$(BIN)/python scripts/install_browser
 
 test: $(STAMP)  ## Run the test suite.
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile
 
 test-slow: $(STAMP)  ## Run the whole suite, with the long runs.
 	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest

@@ -13,6 +13,7 @@ from pydantic import (
     PlainSerializer,
     WithJsonSchema,
     field_serializer,
+    field_validator,
     model_validator,
 )
 
@@ -200,6 +201,15 @@ class ReplayBufferConfig(TaskConfig):
     max_uncommitted_steps: Annotated[int, Field(ge=0)] | None = None
     put_id_history: _Count = 65_536
     allow_pickle: bool = False
+
+    @field_validator("store", mode="before")
+    @classmethod
+    def _is_named(cls, store: object) -> object:
+        if store == "":
+            raise InvalidConfig(
+                'store must name a directory, not ""; "." is this one, and None keeps all in memory'
+            )
+        return store
 
     @model_validator(mode="after")
     def _only_with_a_store(self) -> Self:

@@ -4,7 +4,7 @@ import pytest
 
 from browsing import visiting
 
-pytestmark = pytest.mark.timeout(400)  # the whole demo is in its fixture, and machines are slow
+pytestmark = pytest.mark.timeout(400)  # the whole demo is in a fixture, and machines are slow
 
 
 @pytest.mark.parametrize("width", [1160, 390])

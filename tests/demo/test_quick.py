@@ -5,7 +5,7 @@ import pytest
 from reroll.demo.measuring import WINDOW, closes
 from reroll.demo.modes import BATCH, FRESH, GROUP_SIZE, MAX_STALENESS, MODES
 
-pytestmark = pytest.mark.timeout(400)  # the whole demo is in its fixture, and machines are slow
+pytestmark = pytest.mark.timeout(400)  # the whole demo is in a fixture, and machines are slow
 
 
 @pytest.fixture(params=MODES)

@@ -12,7 +12,7 @@ from reroll.demo import command
 from reroll.demo.measuring import closes
 from reroll.demo.modes import MODES
 
-pytestmark = pytest.mark.timeout(400)  # the whole demo is in its fixture, and machines are slow
+pytestmark = pytest.mark.timeout(400)  # the whole demo is in a fixture, and machines are slow
 
 
 @pytest.fixture(scope="module")

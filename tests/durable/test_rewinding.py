@@ -67,6 +67,21 @@ async def test_what_was_put_since_stays(make):
     assert uids_of(await buffer.get(9, TASK, "completed")) == [1, 2, 3]
 
 
+async def test_steps_may_count_from_0(make, tmp_path):
+    buffer = make()
+    await fill(buffer, 4, versions=[0] * 4)
+    assert [await train(buffer, step) for step in (0, 1)] == [[1], [2]]
+    assert await buffer.rewind(-1, newer="expire") == 2
+    await buffer.save(tmp_path / "saved")
+    again = make()
+    await again.resume(tmp_path / "saved")
+    assert [await train(again, step) for step in (0, 1, 2)] == [[1], [2], [3]]
+    await again.commit(0)
+    with pytest.raises(CannotRewind):
+        await again.rewind(-1)
+    assert await again.rewind(0) == 2
+
+
 async def test_rollouts_come_back_as_they_were_put(make):
     buffer = make()
     await buffer.put(group(3, version=0, rewards=(1.0, 0.0)), TASK, priority=2.0, tags={"x": 1})
@@ -355,7 +370,7 @@ async def test_nothing_is_trained_twice_on_the_way_that_counts(make):
     assert sorted(uid for uids in trained.values() for uid in uids) == list(range(1, 13))
 
 
-@pytest.mark.parametrize(("arguments", "options"), [((-1,), {}), ((None,), {}), ((1,), {"newer": "drop"})])
+@pytest.mark.parametrize(("arguments", "options"), [((-2,), {}), ((None,), {}), ((1,), {"newer": "drop"})])
 async def test_wrong_arguments(make, arguments, options):
     with pytest.raises(InvalidArgument):
         await make().rewind(*arguments, **options)

@@ -25,6 +25,9 @@ from durable_errors.samples import (
 from reroll import CorruptData, SavedNotFound, StoreFailed, UnsupportedFormat, WaitTimeout
 from reroll.store import FILE_NAME, open_store
 
+# Who skips damaged groups is told which; tests/durable/test_resumed.py looks at that.
+pytestmark = pytest.mark.filterwarnings("ignore:groups .* are damaged")
+
 
 def never_used(buffer):
     """Whether a buffer is as it was made."""

@@ -34,9 +34,13 @@ def source(numbers):
     return results
 
 
-def preparer(results, **options):
+def preparer(results, configured=None, **options):
     made = {"tensors": False, **options}
-    return DataPreparer(config(), results, **made)
+    return DataPreparer(configured or config(), results, **made)
+
+
+def trained(prepared, step):
+    return tokens_of(*(prepared.get_data(rank, step, TIMEOUT) for rank in (0, 1)))
 
 
 def tokens_of(*parts):
@@ -187,3 +191,72 @@ def test_groups_in_memory_are_not_lost_silently():
     with pytest.raises(InvalidArgument, match="would be lost"):
         prepared.get_state()
     prepared.shutdown()
+
+
+def test_every_state_has_a_buffer_of_its_own(tmp_path):
+    """The trainer dies after get_state, before its checkpoint: it goes on from the state before."""
+    first = preparer(None, config(replay_buffer={"capacity": 100}), save_to=tmp_path)
+    first.preparer.put([to_generation_result(processed(number)) for number in range(1, 9)])
+    assert trained(first, 0) == {1, 2}
+    older = first.get_state()
+    assert [trained(first, step) for step in (1, 2)] == [{3, 4}, {5, 6}]
+    first.get_state()
+    first.shutdown()
+
+    second = preparer(None, save_to=tmp_path)
+    second.set_state(json.loads(json.dumps(older)))
+    assert [trained(second, step) for step in (1, 2)] == [{3, 4}, {5, 6}]
+    second.shutdown()
+
+
+def test_a_state_is_saved_where_the_checkpoint_is(tmp_path):
+    first = preparer(source([1, 2]))
+    trained(first, 0)
+    state = first.get_state(save_to=tmp_path / "checkpoint_0")
+    first.shutdown()
+    (tmp_path / "checkpoint_0").rename(tmp_path / "moved")
+    second = preparer(source([3, 4]))
+    second.set_state(state, saved=tmp_path / "moved")
+    assert trained(second, 1) == {3, 4}
+    second.shutdown()
+
+
+def test_what_is_committed_is_used_for_good(tmp_path):
+    """Without it, what more than max_uncommitted_steps used is let go with a warning, which is an error here."""
+    configured = config(replay_buffer={"store": tmp_path / "store", "max_uncommitted_steps": 2})
+    first = preparer(source(range(1, 13)), configured)
+    for step in range(5):
+        trained(first, step)
+        state = first.get_state()
+        assert first.commit(step) == 2
+    trained(first, 5)
+    first.shutdown()
+    second = preparer(None, configured)
+    second.set_state(state)
+    assert trained(second, 5) == {11, 12}
+    second.shutdown()
+
+
+@pytest.mark.parametrize("first_step", [0, 1])
+def test_a_crash_before_the_first_state(tmp_path, first_step):
+    """Also step 0 is taken back."""
+    configured = config(first_step=first_step, replay_buffer={"store": tmp_path / "store"})
+    first = preparer(source(range(1, 5)), configured)
+    trained(first, first_step)
+    trained(first, first_step + 1)  # the first step was done
+    first.shutdown()
+    for _ in range(2):
+        second = preparer(None, configured)
+        assert [trained(second, first_step + more) for more in (0, 1)] == [{1, 2}, {3, 4}]
+        second.shutdown()
+
+
+def test_shutdown_returns_the_result_in_hand():
+    results = source(range(1, 13))
+    prepared = preparer(results)
+    trained(prepared, 0)
+    while results.qsize() > 5:  # 6 fit, and one waits for room
+        threading.Event().wait(0.002)
+    left = prepared.shutdown()
+    assert [one.prompt_id for one in left] == ["0_7"]
+    assert results.qsize() == 5

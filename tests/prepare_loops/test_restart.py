@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
-from reroll import InvalidArgument
-from reroll.prepare import Preparer, PromptCursor
+from reroll import CannotRewind, InvalidArgument
+from reroll.prepare import AsyncPreparer, Preparer, PromptCursor
 
 PROMPTS = list(range(1, 31))
 
@@ -83,6 +83,81 @@ def test_a_trainer_that_falls_back_gets_its_steps_again(tmp_path):
         assert [prompts_of(again.get_data(0, step, TIMEOUT)) for step in (2, 3)] == lost
         rest = [prompts_of(again.get_data(0, step, TIMEOUT)) for step in (4, 5, 6)]
     assert rest == [[7, 8], [9, 10], [11, 12]]
+
+
+DIES = """
+import os, sys
+from prepare_loops.results import config, result
+from reroll.prepare import Preparer
+
+preparer = Preparer(config(2, replay_buffer={"store": sys.argv[1]})).start()
+preparer.put([result(number) for number in range(1, 7)])
+for step in (1, 2):
+    preparer.get_data(0, step, 20)
+preparer.done(2)
+os._exit(9)
+"""
+
+
+def killed(code, *arguments):
+    """Return a process that ran to its end, or was killed."""
+    src, tests = Path(__file__).parents[2] / "src", Path(__file__).parents[1]
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+        env={"PYTHONPATH": f"{src}:{tests}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_crash_before_the_first_checkpoint_takes_back_all_steps(tmp_path):
+    """Steps 1 and 2 were trained, and no state was ever taken; the prompts are asked for again."""
+    assert killed(DIES, tmp_path / "store").returncode == 9
+    with Preparer(config(2, replay_buffer={"store": tmp_path / "store"})) as preparer:
+        assert preparer.put([result(number) for number in range(1, 7)]) == 0
+        steps = [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (1, 2)]
+        assert preparer.put([result(7), result(8)], timeout=TIMEOUT) == 2
+        steps += [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (3, 4)]
+        assert steps == [[1, 2], [3, 4], [5, 6], [7, 8]]
+        preparer.done(4)
+        preparer.commit(4)
+        assert preparer.buffer.ledger()["train"]["consumed"].groups == 8
+
+
+def test_a_later_first_step_leaves_those_before_it(tmp_path):
+    durable = {"store": tmp_path / "store"}
+    with Preparer(config(2, replay_buffer=durable)) as preparer:
+        preparer.put([result(number) for number in range(1, 7)])
+        for step in (1, 2):
+            preparer.get_data(0, step, TIMEOUT)
+        preparer.done(2)
+    with Preparer(config(2, first_step=2, replay_buffer=durable)) as preparer:
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3, 4]
+
+
+async def test_steps_that_were_committed_are_not_begun_again(tmp_path):
+    durable = {"store": tmp_path / "store"}
+    with Preparer(config(2, replay_buffer=durable)) as preparer:
+        preparer.put([result(number) for number in range(1, 7)])
+        for step in (1, 2):
+            preparer.get_data(0, step, TIMEOUT)
+        state = preparer.state(step=2)
+        preparer.commit(2)
+    for _ in range(2):  # nobody holds the store after that
+        with pytest.raises(
+            CannotRewind, match=r"begins with step 1 without a state: .*restore\(\) the state"
+        ):
+            Preparer(config(2, replay_buffer=durable)).__enter__()
+        with pytest.raises(CannotRewind):
+            await AsyncPreparer(config(2, replay_buffer=durable)).__aenter__()
+    with Preparer(config(2, first_step=3, replay_buffer=durable)) as preparer:
+        assert prompts_of(preparer.get_data(0, 3, TIMEOUT)) == [5, 6]
+    again = Preparer(config(2, replay_buffer=durable))
+    again.restore(state)
+    with again:
+        assert prompts_of(again.get_data(0, 3, TIMEOUT)) == [5, 6]
 
 
 def told(metrics):
@@ -165,17 +240,26 @@ preparer.shutdown()
 
 @pytest.mark.parametrize("die_after", [[2, 5], [1, 1, 9]])
 def test_a_killed_process_skips_and_doubles_no_prompt(tmp_path, die_after):
-    src, tests = Path(__file__).parents[2] / "src", Path(__file__).parents[1]
     for number, last in enumerate([*die_after, 0]):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", RUN, str(tmp_path), str(last)],
-            env={"PYTHONPATH": f"{src}:{tests}"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        done = killed(RUN, tmp_path, last)
         assert done.returncode == (9 if number < len(die_after) else 0), done.stderr
     log = json.loads((tmp_path / "checkpoint.json").read_text())["log"]
     assert [len(groups) for groups in log] == [3] * 10
     assert sorted(number for groups in log for number in groups) == PROMPTS
+
+
+def test_what_was_filtered_is_stored_once(tmp_path):
+    """Those that are kept to be looked at, and come again after a restart."""
+    options = {"filter_zero_std": True, "keep_filtered": True, "replay_buffer": {"store": tmp_path / "store"}}
+    state = None
+    for _ in range(2):
+        preparer = Preparer(config(1, **options))
+        if state is not None:
+            preparer.restore(state)
+        with preparer:
+            preparer.put([result(1, rewards=(1.0, 1.0)), result(2)], timeout=TIMEOUT)
+            if state is None:
+                preparer.get_data(0, 1, TIMEOUT)
+                state = preparer.state(step=1)
+            assert preparer.buffer.ledger()["train"]["put"].groups == 2
+            assert preparer.buffer.count("train", "filtered") == 1

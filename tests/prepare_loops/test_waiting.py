@@ -206,6 +206,35 @@ def test_a_useless_result_can_be_left_out():
         assert data.metrics["gen/invalid"] == 1
 
 
+def unrewarded(number, rewards=None):
+    made = result(number)
+    made.rewards = rewards
+    return made
+
+
+@pytest.mark.parametrize("rewards", [None, [1.0, None]])
+def test_a_result_without_rewards_is_refused_when_it_comes(rewards):
+    with Preparer(config(1)) as preparer:
+        with pytest.raises(
+            InvalidArgument, match=r"prompt '1': response \d has no reward.*late_rewards=True"
+        ):
+            preparer.put(unrewarded(1, rewards))
+        preparer.put(result(2))  # and spoils no step
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [2]
+    with Preparer(config(1, on_invalid="drop"), filled([unrewarded(1, rewards), result(2)])) as preparer:
+        data = preparer.get_data(0, 1, TIMEOUT)
+        assert prompts_of(data) == [2]
+        assert data.metrics["gen/invalid"] == 1
+
+
+def test_rewards_may_come_later_if_that_is_configured():
+    with Preparer(config(1, late_rewards=True, async_steps=0, advantage="centered")) as preparer:
+        assert preparer.put(unrewarded(1)) == 1
+        (row,) = preparer.buffer.query({})
+        preparer.buffer.patch(row.uid, reward=[3.0, 1.0])
+        assert preparer.get_data(0, 1, TIMEOUT).metrics["train/score_mean"] == 2.0
+
+
 def test_a_sequence_that_fits_into_no_row_is_a_result_that_cannot_be_used():
     long = result(1, (1.0,) * 15)  # 2 + 15 tokens, and 16 in a row
     with (
@@ -226,11 +255,11 @@ def test_shutdown_while_ranks_wait():
     threads, found = in_threads(3, lambda rank: preparer.get_data(rank, 1, None))
     time.sleep(0.05)
     preparer.shutdown()
-    for thread in threads:
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("reroll-")]
+    for thread in threads + ours:  # those of the preparer have said that they are over, and end by themselves
         thread.join(TIMEOUT)
         assert not thread.is_alive()
     assert all(isinstance(error, Closed) for error in found)
-    assert not [t for t in threading.enumerate() if t.name.startswith("reroll-")]
     with pytest.raises(Closed):
         preparer.get_data(0, 1, 0)
     preparer.shutdown()  # again is harmless
@@ -273,6 +302,31 @@ def test_results_that_were_put_by_hand_are_left_with_whoever_put_them():
     with pytest.raises(WaitTimeout):
         preparer.put(result(2), timeout=0)
     assert preparer.shutdown() == []
+
+
+def test_a_put_that_times_out_tells_what_it_took_in():
+    """Two steps are prepared ahead, which hold 4 of the 6 groups that fit."""
+    with Preparer(config(2)) as preparer:
+        results = [result(number) for number in range(1, 9)]
+        preparer.put(results[:4], timeout=TIMEOUT)
+        preparer.get_data(0, 1, TIMEOUT)
+        wait_until(lambda: preparer.buffer.ledger()["train"]["leased"].groups == 4)
+        with pytest.raises(
+            WaitTimeout,
+            match=r"2 of 4 results were taken in, and not those of prompts '7', '8'; put them again, or all.*"
+            r"'resident': 2, 'leased': 4",
+        ) as caught:
+            preparer.put(results[4:], timeout=0.1)
+        assert "nothing was changed" not in str(caught.value)
+        preparer.get_data(0, 2, TIMEOUT)
+        preparer.done(2)
+        assert preparer.put(results[4:], timeout=TIMEOUT) == 2  # the others were there
+        assert [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (3, 4)] == [[5, 6], [7, 8]]
+    with (
+        Preparer(config(1, unique_prompt_ids=False, replay_buffer={"capacity": 1})) as preparer,
+        pytest.raises(WaitTimeout, match=r"1 of 20 results .*'2', .*'9' and 11 more; put only these again"),
+    ):
+        preparer.put([result(number) for number in range(1, 21)], timeout=0)
 
 
 def test_shutdown_of_what_never_started():

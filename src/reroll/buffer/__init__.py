@@ -2,7 +2,7 @@
 
 Verbs, which check arguments and wait:
 replay_buffer  the asyncio buffer: putting, handing (out), changing, looking; shell is what they share
-blocking       the same verbs for threads, generated
+blocking       the same verbs for threads
 arguments      checks of what callers hand in
 
 What happens, synchronous, never waiting:

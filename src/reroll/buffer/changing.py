@@ -105,7 +105,7 @@ class Changing(Shell):
         return unknown
 
     async def patch(
-        self, uid: int, *, tags: Mapping[str, Scalar] | None = None, **fields: Sequence[Any]
+        self, /, uid: int, *, tags: Mapping[str, Scalar] | None = None, **fields: Sequence[Any]
     ) -> None:
         """Give the rollouts of a group fields that come late, such as `reward=[1.0, 0.0]`: one value for each.
 

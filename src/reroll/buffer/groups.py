@@ -92,6 +92,14 @@ class Groups(Expiring):
         completed = put.decide().status is Status.COMPLETED
         return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
 
+    def has_grown(self, put: Put) -> bool:
+        """Return whether a put brings a group back that is out, and not as it was taken."""
+        if put.continues is None or not self._is_out(put.continues):
+            return False
+        columns, slot = self.engine.columns, self._slot_of[put.continues]
+        taken = (int(columns.num_tokens[slot]), int(columns.status[slot]))
+        return taken != (put.summary.num_tokens, STATUS_CODE[put.summary.status])
+
     def put(self, put: Put) -> int | None:
         """Carry out a put, which may be carried out now, and return the uid, None if the group was dropped."""
         decision = put.decide()

@@ -1,6 +1,7 @@
 """The verbs that hand groups out: consumed, under a lease, or sampled."""
 
 import math
+import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.handed import Handed
 from reroll.buffer.shell import Shell
 from reroll.engine.task import COMPLETED, REJECTED, STATUS_CODE, STATUSES, Task
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, UncommittedWarning
 from reroll.rollout import Status
 from reroll.sample import Sample
 from reroll.waiting import deadline_of
@@ -115,7 +116,7 @@ class HandingOut(Shell):
         shown = None
         while shown is None:
             if allow_short:
-                self._groups.learn_step(task, step)
+                self._learn_steps([task], step)
                 count = self._engine.available(task, COMPLETED, n)
             else:
                 await self._until(
@@ -236,6 +237,14 @@ class HandingOut(Shell):
 
     def _learn_steps(self, tasks: Iterable[Task], step: int | None) -> None:
         for task in tasks:
+            if step is not None and (later := task.log.after(step)):
+                warnings.warn(
+                    f"task {task.name!r} is asked for step {step} after step {max(later)} used groups, and is treated as if "
+                    "it were at that one. If the trainer went back to an earlier checkpoint, call rewind(step) first, with "
+                    "the step of the checkpoint (0: there is none): else groups are trained twice, or never",
+                    UncommittedWarning,
+                    stacklevel=2,
+                )
             self._groups.learn_step(task, step)
 
     async def _lend(

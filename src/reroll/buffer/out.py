@@ -28,6 +28,11 @@ class Out:
     def __contains__(self, uid: object) -> bool:
         return uid in self._since
 
+    @property
+    def may_come_back(self) -> bool:
+        """Whether there is any group that may be put again."""
+        return bool(self._since or self.returned)
+
     def add(self, group: Group) -> None:
         """Let a group be out; it is known by the rollouts that were handed over, or by those that it has."""
         self._since[group.uid] = self.now
@@ -76,7 +81,7 @@ class Out:
         if uid is not None and uid not in self._since and uid not in self.returned:
             raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
         found = set() if uid is None else {uid}
-        if self._since or self.returned:
+        if self.may_come_back:
             carried: set[Any]
             if isinstance(items, Packed):
                 carried = set(items.group_uids)

@@ -57,7 +57,8 @@ class Putting(Shell):
             priority: weight of the group for samplers that look at it; None: 1.
             tags: names and values to query by.
             uid: the group that these rollouts continue, if they are other objects than those that were taken.
-            put_id: a put of an id that was seen before stores nothing, and returns what the first one returned.
+            put_id: a put of an id that was seen before stores nothing, and returns what the first one returned; unless
+                its group is out, and comes back with other tokens or another status.
             reservation: what `reserve` gave; this group is one of its. One that has ended by time is as none.
             timeout: seconds to wait at most.
 
@@ -69,7 +70,8 @@ class Putting(Shell):
         checked_task(task_name)
         checked_id("put_id", put_id)
         is_reserved = self._reservations.check(reservation, task_name)
-        if put_id is not None and put_id in self._put_ids:
+        is_known = put_id is not None and put_id in self._put_ids
+        if is_known and not self._groups.out.may_come_back:
             await self._written()  # the first one may still wait for that
             return self._put_ids[put_id]
         if (
@@ -88,6 +90,9 @@ class Putting(Shell):
             tags=tags,
             uid=uid,
         )
+        if is_known and not self._groups.has_grown(plan):
+            await self._written()
+            return self._put_ids[put_id]
         if self._disk is None:
             if not isinstance(plan.items, Packed):
                 self._storable.look(plan.items)
@@ -113,18 +118,21 @@ class Putting(Shell):
         encoded: Encoded | None = None,
     ) -> int | None:
         queue = ("put", plan.task.name)
+
+        def is_done() -> bool:
+            """Tell whether another call of this id has carried it out: its group is here, and is not out to be rolled on."""
+            return put_id is not None and put_id in self._put_ids and not self._groups.has_grown(plan)
+
         # Who need not wait is spared the way there, which is a tenth of a put.
         may_wait = not is_reserved and plan.decide().status is Status.COMPLETED
         if may_wait and (self._waits.waiting(queue) or not self._groups.can_put(plan)):
             await self._until(
                 "put",
                 {queue: plan.task},
-                lambda: put_id in self._put_ids or self._groups.can_put(plan),
+                lambda: is_done() or self._groups.can_put(plan),
                 deadline,
             )
-        if (
-            put_id is not None and put_id in self._put_ids
-        ):  # carried out by another call while this one waited
+        if is_done():  # while this one waited
             await self._written()
             return self._put_ids[put_id]
         stored = self._groups.put(plan)

@@ -21,7 +21,7 @@ from reroll.engine.engine import Engine
 from reroll.engine.selectors.specs import Fifo
 from reroll.engine.state import restore
 from reroll.engine.task import TaskSettings
-from reroll.errors import CorruptData
+from reroll.errors import CorruptData, UnsupportedFormat
 from reroll.store import Saved, open_saved
 from reroll.waiting import ThreadWaits
 
@@ -56,6 +56,8 @@ class _Look(Looking):
                 raise CorruptData(
                     f"group {uid} in {self._saved.path} is damaged ({error}); leave it out, or restore the file from a copy"
                 ) from error
+            except UnsupportedFormat as error:
+                raise UnsupportedFormat(f"group {uid} in {self._saved.path}: {error}") from error
         shown = [self._groups.show(given) for given in handed]
         for group in groups.values():
             group.unload()

@@ -1,5 +1,6 @@
 """The verbs that make a buffer outlive its process, and follow the trainer's own checkpoints."""
 
+import warnings
 from collections.abc import Iterator
 from os import PathLike
 from typing import Any, Literal
@@ -69,8 +70,15 @@ class Saving(Shell):
                 allow_pickle=self._allow_pickle,
             )
         )
-        self._become(memory, find_saved(path))
+        file = find_saved(path)
+        self._become(memory, file)
         self._groups.lose(lost)
+        if lost or memory.leftovers:
+            warnings.warn(
+                f"groups {sorted({*lost, *memory.leftovers})} in {file} are damaged: they are left out, and counted as lost",
+                UserWarning,
+                stacklevel=2,
+            )
         if self._disk is not None:
             await self._disk.take_over(path)
         self._leases.recheck(memory.lent())
@@ -94,24 +102,26 @@ class Saving(Shell):
         """Tell that the trainer goes on after this step, from an earlier checkpoint; return how many groups are back.
 
         All that was used after it is available again, at its old place; priorities and what was put since stay. Groups
-        of versions above `step` are kept, and their staleness is the distance, or expire with `newer="expire"`. Raises
-        CannotRewind, and changes nothing, if some of that was committed or is no longer kept.
+        of versions above `step` are kept, and their staleness is the distance, or expire with `newer="expire"`. -1 is before
+        step 0, with the weights of version 0. Raises CannotRewind, and changes nothing, if some of that was committed or is
+        no longer kept.
         """
         self._check_open()
-        last = _told("step", step)
+        last = -1 if step == -1 else _told("step", step)
+        version = max(last, 0)
         if newer not in ("keep", "expire"):
             raise InvalidArgument(f'newer must be "keep" or "expire", not {newer!r}')
         for task in self._engine.tasks.values():
             check_rewind(task, last)
         advanced, serving = self._engine.advanced
-        self._engine.advanced = (min(advanced, last), None if serving is None else min(serving, last))
+        self._engine.advanced = (min(advanced, version), None if serving is None else min(serving, version))
         count = 0
         for task in self._engine.tasks.values():
             back, gone = rewind(self._engine, task, last)
             count += len(back)
             self._groups.come_back(back, gone)
             if newer == "expire":
-                self._groups.expire_newer(task, last)
+                self._groups.expire_newer(task, version)
         self._changed()
         await self._written()
         return count

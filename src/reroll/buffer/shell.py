@@ -4,7 +4,8 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
@@ -166,6 +167,14 @@ class Shell:
         if not self._closed:
             self._pass_time()
         return len(self._groups)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close the buffer: leases come back, and every waiting or later call raises Closed."""

@@ -35,6 +35,7 @@ class Processes:
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._told: queue.Queue[dict[str, Any]] = queue.Queue()
         self._kills = dict(KILLS)
+        self._begun = 0
         self.trained: dict[int, Groups] = {}
         """The groups of each step, by the last life of the trainer."""
         self.acknowledged: set[int] = set()
@@ -64,6 +65,9 @@ class Processes:
                     if step in self._kills:
                         self._kill(self._kills.pop(step), step)
                 case {"event": "begins", "step": step}:
+                    self._begun += 1
+                    if self._begun > 1 + len(KILLS):
+                        raise RuntimeError("the trainer of the demo had to begin again without being killed")
                     self._note(f"the trainer begins with step {step}: its checkpoint is of step {step - 1}")
                 case {"event": "put", "uid": int(uid)}:
                     self.acknowledged.add(uid)

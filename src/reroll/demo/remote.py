@@ -5,6 +5,7 @@ each connection, one call after the other. Messages are bytes of `reroll.codec`,
 What a connection holds when it breaks goes back to the buffer: groups that were taken to be continued, reservations.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ VERBS: Final = {
 }
 """All that can be called."""
 _RECONNECT_S: Final = 30.0
+_log = logging.getLogger(__name__)
 
 
 class Service:
@@ -112,8 +114,10 @@ class _Caller:
             while True:
                 part, name, args, kwargs = decode(self._connection.recv_bytes())
                 self._connection.send_bytes(encode(self._answer(part, name, args, kwargs)))
-        except Exception:  # noqa: BLE001, S110  (it is gone, or sent what is no message: the others go on)
-            pass
+        except (EOFError, OSError):
+            pass  # it is gone
+        except Exception:  # noqa: BLE001  (whatever it was: the others go on)
+            _log.exception("a connection is closed for what it sent")
         finally:
             self._connection.close()
             self._give_back()

@@ -192,7 +192,8 @@ class Task:
     def rewind(self, step: int, tick: int) -> None:
         """Learn that training goes on after an earlier step."""
         self.step = None if self.step is None else min(self.step, step + 1)
-        self.advanced, self.serving = min(self.advanced, step), min(self.serving, step)
+        version = max(step, 0)
+        self.advanced, self.serving = min(self.advanced, version), min(self.serving, version)
         self.consumed = 0
         self.rewound = tick
 

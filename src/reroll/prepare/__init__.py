@@ -16,6 +16,7 @@ step        one step: from groups to the batch of each rank, with its metrics; a
 intake      results into the buffer; sources: where they come from; prompts: who asks for them
 taking      the groups of a step, under a lease; steps: which are prepared, and who asked for which; settling: which are
             consumed
+keeping     where a state leaves the buffer, and how it comes back
 preparer    `Preparer` for threads over `AsyncPreparer`: the loops, and the only place that waits
 dataset     a data set of torch over it
 remote      a preparer beside the buffer of a server, and its twin on the side of engines and ranks

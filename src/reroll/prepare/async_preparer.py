@@ -8,15 +8,16 @@ when all ranks are done with it; until then its groups come back if anything goe
 import asyncio
 import time
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from reroll.buffer.blocking import BlockingReplayBuffer
-from reroll.errors import Closed, InvalidArgument, LoopFailed, SourceEnded, WaitTimeout
+from reroll.errors import CannotRewind, Closed, InvalidArgument, LoopFailed, SourceEnded, WaitTimeout
 from reroll.prepare.columns import Memory
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.intake import Intake, results_in
+from reroll.prepare.keeping import FORMAT, Keeping, checked_state
 from reroll.prepare.prompts import Prompts
 from reroll.prepare.results import GenerationResult
 from reroll.prepare.settling import Settling
@@ -25,8 +26,6 @@ from reroll.prepare.step import Prepared, StepData, prepare_step
 from reroll.prepare.steps import Steps
 from reroll.prepare.taking import Taking
 from reroll.waiting import LoopWaits, deadline_of
-
-_FORMAT: Final = 1
 
 
 class AsyncPreparer:
@@ -60,6 +59,8 @@ class AsyncPreparer:
         self.config = config
         self._owns_buffer = buffer is None
         self.buffer: Any = config.build_buffer() if buffer is None else buffer
+        self._keeping = Keeping(self.buffer, store=config.replay_buffer.store, is_own=self._owns_buffer)
+        self._is_restored = False
         self._source = source
         self._sentinel = sentinel
         self._prompts = prompts or Prompts()
@@ -83,10 +84,15 @@ class AsyncPreparer:
     # --- its life
 
     async def start(self) -> Self:
-        """Start both loops."""
+        """Start both loops; without a `restore`, with `first_step`: what it and later steps used is available again.
+
+        Raises CannotRewind if that was committed, or let go.
+        """
         self._check_open()
         if self._tasks:
             raise InvalidArgument("the preparer was started before")
+        if not self._is_restored:
+            await self._keeping.begin(self.config.first_step)
         await self._intake.begin()
         self._tasks = [asyncio.create_task(self._prepare_all(), name="reroll-prepare")]
         if self._source is not None:
@@ -111,7 +117,11 @@ class AsyncPreparer:
         return self._left_over
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        try:
+            return await self.start()
+        except CannotRewind:  # nobody else has it, who could
+            await self.shutdown()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -123,9 +133,10 @@ class AsyncPreparer:
     async def put(
         self, results: GenerationResult | list[GenerationResult], *, timeout: float | None = None
     ) -> int:
-        """Put results as the consuming loop does; return how many became groups to train on.
+        """Put results as the consuming loop does; return how many became new groups to train on.
 
-        Raises InvalidArgument for what cannot be used, WaitTimeout, Closed.
+        Waits for room, without a timeout until there is some. Raises InvalidArgument for what cannot be used, WaitTimeout,
+        Closed: what came before it in a list is in the buffer then, and is stored once if it is put again.
         """
         self._check_open()
         return await self._take_in(results_in(results), timeout)
@@ -182,50 +193,41 @@ class AsyncPreparer:
     ) -> dict[str, Any]:
         """Return what a restart needs, as plain values, for the trainer's checkpoint: step, prompt cursor, buffer.
 
-        With `step`, that step is done first. The buffer is saved to `save_to`; one with a store, or that belongs to
-        somebody else, need not be. Raises InvalidArgument if its groups would be lost.
+        With `step`, that step is done first. The buffer is saved into a new directory inside of `save_to`, which is kept
+        until you remove it; one with a store, or that belongs to somebody else, need not be. Raises InvalidArgument if its
+        groups would be lost.
         """
         self._check_open()
-        if save_to is None and self._owns_buffer and self.config.replay_buffer.store is None:
-            raise InvalidArgument(
-                "the buffer is in memory only, and its groups would be lost; name a directory to save it to, or give "
-                "the buffer a store"
-            )
+        self._keeping.check_can_save(save_to)
         if step is not None:
             self._steps.finish(step)
             await self._settle()
         async with self._settling.lock:
             # First the cursor: what comes in between is saved but not settled, is generated again and stored once.
             state = {
-                "format": _FORMAT,
+                "format": FORMAT,
                 "step": self._steps.done,
                 "cursor": self._prompts.state(),
                 "generated": self._intake.state(),
-                "buffer": None if save_to is None else fspath(save_to),
             }
-            if save_to is not None:
-                await self.buffer.save(save_to)
-        return state
+            return state | await self._keeping.save(save_to, self._steps.done)
 
-    async def restore(self, state: Mapping[str, Any]) -> None:
+    async def restore(self, state: Mapping[str, Any], *, saved: str | PathLike[str] | None = None) -> None:
         """Go on after the step of a state, before `start()`. What later steps had consumed is available again.
 
-        Raises InvalidArgument, and what `ReplayBuffer.resume` and `rewind` raise.
+        The buffer has to be where the state says, or in the directory `saved` if it was moved. Raises InvalidArgument,
+        SavedNotFound, and what `ReplayBuffer.resume` and `rewind` raise.
         """
         self._check_open()
         if self._tasks:
             raise InvalidArgument("the preparer has started; restore before that")
-        if state.get("format") != _FORMAT:
-            raise InvalidArgument(f"this is no state of a preparer, or one of another version: {state!r}")
-        step: int = state["step"]
-        if self._owns_buffer and self.config.replay_buffer.store is not None:
-            await self.buffer.rewind(step)
-        elif self._owns_buffer and state["buffer"] is not None:
-            await self.buffer.resume(state["buffer"])
+        step: int = checked_state(state)["step"]
+        await self._keeping.restore(state, saved)
         self._prompts.restore(state["cursor"])
         self._intake.restore(state["generated"])
         self._steps = Steps(self.config.num_ranks, self.config.async_steps, step)
         self._settling = Settling(self.buffer, step)
+        self._is_restored = True
 
     # --- the consuming loop
 

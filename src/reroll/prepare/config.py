@@ -57,7 +57,9 @@ class PrepareConfig(BaseModel):
         no_resampling_pass_rate: prompts solved at least this often are reported, to be asked for no more.
 
         advantage: "standard", "centered", "leave_one_out", or a function from rewards to advantages. None: 0 for all, and
-            no rewards are needed.
+            no rewards are needed. Otherwise a result without them cannot be used (see `on_invalid`).
+        late_rewards: whether rewards may come later: `buffer.patch` gives them before the step of their group is prepared
+            (with `async_steps=0`: before it is asked for), which fails otherwise.
         priorities_from_advantages: whether the priority of a group in the buffer is its mean absolute advantage; False:
             as its `priority_signal` says.
         mask_truncated: whether responses that were cut for their length are not trained on.
@@ -105,6 +107,7 @@ class PrepareConfig(BaseModel):
     no_resampling_pass_rate: Annotated[_Number, Field(gt=0, le=1)] | None = None
 
     advantage: str | Callable[[Any], Any] | None = "standard"
+    late_rewards: bool = False
     priorities_from_advantages: bool = False
     mask_truncated: bool = False
     importance_weights: bool = False

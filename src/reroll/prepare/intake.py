@@ -1,11 +1,13 @@
 """From results to groups in the buffer: filtered, counted, and told to whoever has the prompts."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Final
 
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, WaitTimeout
 from reroll.prepare.advantages import advantages_of, priority_of
 from reroll.prepare.arrivals import Arrivals
 from reroll.prepare.config import PrepareConfig
@@ -15,9 +17,14 @@ from reroll.prepare.packing import check_length
 from reroll.prepare.prompts import Prompts
 from reroll.prepare.results import GenerationResult, to_group
 from reroll.rollout import Rollout, Status, group_status
+from reroll.waiting import deadline_of
 
 _REMEMBERED: Final = 65_536
 """How many prompt ids are remembered, to tell what comes twice."""
+_HOLDING: Final = ("resident", "out", "leased")
+"""Where groups are that take room."""
+_NAMED: Final = 8
+"""How many prompts a message names."""
 
 
 @dataclass(slots=True)
@@ -27,6 +34,17 @@ class _Told:
     settled: list[GenerationResult] = field(default_factory=list)
     excluded: list[GenerationResult] = field(default_factory=list)
     missing: int = 0
+
+
+class _Fate(Enum):
+    """What becomes of a result."""
+
+    NEW = auto()
+    """It is a group to train on."""
+    KNOWN = auto()
+    """It came before."""
+    LEFT_OUT = auto()
+    """Nobody trains on it, and another is wanted in its place."""
 
 
 class Intake:
@@ -40,7 +58,7 @@ class Intake:
         self._buffer = buffer
         self._prompts = prompts
         self._next_step = next_step
-        self._seen: OrderedDict[Hashable, bool] = OrderedDict()  # whether each is in the buffer
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()
         self._last_uid = self._newest_uid = 0  # of what was there before, and of what is there now
         self.arrivals = Arrivals()
         self.repeated = 0
@@ -64,18 +82,22 @@ class Intake:
         self.arrivals.restore(state)
 
     async def take(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
-        """Put results; return how many groups of them are in the buffer.
+        """Put results; return how many new groups of them are in the buffer.
 
         Raises InvalidArgument for what cannot be used, WaitTimeout, Closed. What came before it is in the buffer then.
         """
-        told = _Told()
-        stored = 0
+        told, deadline = _Told(), deadline_of(timeout)
+        new = 0
         try:
-            for result in results:
-                stored += await self._take(result, timeout, told)
+            for place, result in enumerate(results):
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                try:
+                    new += await self._take(result, left, told) is _Fate.NEW
+                except WaitTimeout:
+                    raise WaitTimeout(await self._no_room(results, place)) from None
         finally:
             self._tell(told)
-        return stored
+        return new
 
     def expired(self, count: int) -> None:
         """Learn that so many groups became too stale in the buffer."""
@@ -83,11 +105,11 @@ class Intake:
             self.arrivals.count("expired", count)
             self._tell(_Told(missing=count))
 
-    async def _take(self, result: GenerationResult, timeout: float | None, told: _Told) -> bool:
-        if (is_stored := self._seen.get(self._put_id(result))) is not None:
+    async def _take(self, result: GenerationResult, timeout: float | None, told: _Told) -> _Fate:
+        if self._put_id(result) in self._seen:
             self._repeats()
             told.settled.append(result)
-            return is_stored
+            return _Fate.KNOWN
         try:
             task, group = self._task_of(result), self._group_of(result)
             status = group_status(group)
@@ -96,15 +118,15 @@ class Intake:
             if self._config.on_invalid == "raise":
                 raise
             self.arrivals.count("invalid")
-            is_stored, found = False, None
+            fate, found = _Fate.LEFT_OUT, None
         else:
-            is_stored = await self._store(result, task, group, found, timeout)
+            fate = await self._store(result, task, group, found, timeout)
         self.arrivals.results += 1
         told.settled.append(result)
-        told.missing += not is_stored
+        told.missing += fate is _Fate.LEFT_OUT
         if found is not None and found.excluded:
             told.excluded.append(result)
-        return is_stored
+        return fate
 
     def _task_of(self, result: GenerationResult) -> str:
         sizes = self._config.sizes
@@ -130,6 +152,11 @@ class Intake:
         config = self._config
         if config.overlong == "error":  # refused now, and not with all others of its step
             check_length(result.prompt_id, max(rollout.num_tokens for rollout in group), config.pack_length)
+        if config.advantage is not None and not config.late_rewards and None in (known := scores_of(group)):
+            raise InvalidArgument(
+                f"prompt {result.prompt_id!r}: response {known.index(None)} has no reward, and advantages need one of each; "
+                "give it, or set advantage=None, or late_rewards=True if you patch it before its step is prepared"
+            )
         return screen(
             [group],
             filter_zero_std=config.filter_zero_std,
@@ -146,34 +173,34 @@ class Intake:
         group: list[Rollout],
         found: Screened | None,
         timeout: float | None,
-    ) -> bool:
-        """Put a group, or leave it out; return whether it is there to be trained, now or since it first came."""
+    ) -> _Fate:
+        """Put a group, or leave it out."""
         if found is None:
             # Nobody trains on it, but somebody may look at it, or roll it again.
             self.arrivals.count(group_status(group).value)
             await self._put(result, task, group, timeout)
-            return False
+            return _Fate.LEFT_OUT
         outcome, oldest = Outcome.of(group, found.verdicts[0]), _oldest_version(group)
         if not found.kept:
             if self._config.keep_filtered:
                 for rollout in group:
                     rollout.status = Status.FILTERED
-                await self._put(result, task, group, timeout)
+                uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
+                if self._came_before(uid, result):
+                    return _Fate.KNOWN
             self.arrivals.add(task, None, outcome)
-            self._remember(result, is_stored=False)
-            return False
+            self._remember(result)
+            return _Fate.LEFT_OUT
         uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
-        if uid is not None and uid <= self._last_uid and result.group_uid is None:  # it came before a restart
-            self._repeats()
-            self._remember(result, is_stored=True)
-            return True
+        if self._came_before(uid, result):
+            return _Fate.KNOWN
         is_stale = self._is_stale(task, oldest)
         is_stored = uid is not None and not (is_stale and await self._has_expired(uid))
         self.arrivals.add(task, uid if is_stored else None, outcome)
         if not is_stored:
             self.arrivals.count("expired" if is_stale else "evicted")
-        self._remember(result, is_stored=is_stored)
-        return is_stored
+        self._remember(result)
+        return _Fate.NEW if is_stored else _Fate.LEFT_OUT
 
     async def _put(
         self,
@@ -214,16 +241,43 @@ class Intake:
     async def _has_expired(self, uid: int) -> bool:
         return not await self._buffer.query({"uid": uid, "status": {"$ne": Status.EXPIRED}})
 
+    def _came_before(self, uid: int | None, result: GenerationResult) -> bool:
+        """Return whether a result was stored before a restart already, and count that."""
+        if uid is None or uid > self._last_uid or result.group_uid is not None:
+            return False
+        self._repeats()
+        self._remember(result)
+        return True
+
     def _put_id(self, result: GenerationResult) -> Hashable:
         """Return what a result that comes twice is known by; None if that cannot be told."""
         found: Hashable = result.prompt_id if self._config.unique_prompt_ids else None
         return found
 
-    def _remember(self, result: GenerationResult, *, is_stored: bool) -> None:
+    def _remember(self, result: GenerationResult) -> None:
         if (put_id := self._put_id(result)) is not None:
-            self._seen[put_id] = is_stored
+            self._seen[put_id] = None
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
+
+    async def _no_room(self, results: Sequence[GenerationResult], place: int) -> str:
+        """Return what became of results, of which so many were taken in before a timeout, and what holds the room."""
+        held = {
+            task: {name: buckets[name].groups for name in _HOLDING if buckets[name].groups}
+            for task, buckets in (await self._buffer.ledger()).items()
+        }
+        again = (
+            "put them again, or all: what is known is stored once"
+            if self._config.unique_prompt_ids
+            else "put only these again"
+        )
+        missing = ", ".join(repr(result.prompt_id) for result in results[place : place + _NAMED])
+        more = f" and {len(results) - place - _NAMED} more" if len(results) - place > _NAMED else ""
+        return (
+            f"put timed out: {place} of {len(results)} results were taken in, and not those of prompts {missing}{more}; "
+            f"{again}. The buffer holds {held}: there is room when steps are trained (leased groups are those of prepared "
+            "steps), or with a larger replay_buffer.capacity"
+        )
 
     def _repeats(self) -> None:
         self.repeated += 1

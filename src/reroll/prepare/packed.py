@@ -194,7 +194,7 @@ class PackedBatch:
         return found | written
 
     def to_torch(self) -> dict[str, Any]:
-        """Return `arrays()` as tensors that share their memory; needs the extra `torch`."""
+        """Return `arrays()` as tensors that share their memory, unless it is read-only; needs the extra `torch`."""
         return to_tensors(self.arrays())
 
     def _written(self, name: str) -> npt.NDArray[Any]:

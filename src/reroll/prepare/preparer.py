@@ -9,7 +9,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from reroll.errors import Closed, InvalidArgument
+from reroll.errors import CannotRewind, Closed, InvalidArgument
 from reroll.prepare.async_preparer import AsyncPreparer
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.prompts import Prompts
@@ -54,7 +54,7 @@ class Preparer:
         self._calls: set[concurrent.futures.Future[Any]] = set()
 
     def start(self) -> Self:
-        """Start both loops."""
+        """Start both loops. See `AsyncPreparer.start`."""
         self._call(self._target.start)
         return self
 
@@ -63,7 +63,7 @@ class Preparer:
         return self._call(lambda: self._target.get_data(rank, step, timeout))
 
     def put(self, results: GenerationResult | list[GenerationResult], *, timeout: float | None = None) -> int:
-        """Put results as the consuming loop does; return how many became groups to train on."""
+        """Put results as the consuming loop does; return how many became new groups. See `AsyncPreparer.put`."""
         return self._call(lambda: self._target.put(results, timeout=timeout))
 
     def done(self, step: int, *, version: int | None = None) -> None:
@@ -78,9 +78,9 @@ class Preparer:
         """Return what a restart needs, as plain values, for the trainer's checkpoint. See `AsyncPreparer.state`."""
         return self._call(lambda: self._target.state(step=step, save_to=save_to))
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on after the step of a state, before `start()`."""
-        self._call(lambda: self._target.restore(state))
+    def restore(self, state: Mapping[str, Any], *, saved: str | PathLike[str] | None = None) -> None:
+        """Go on after the step of a state, before `start()`. See `AsyncPreparer.restore`."""
+        self._call(lambda: self._target.restore(state, saved=saved))
 
     def shutdown(self) -> list[GenerationResult]:
         """Stop both loops; whoever waits gets Closed. See `AsyncPreparer.shutdown`."""
@@ -101,7 +101,11 @@ class Preparer:
         raise InvalidArgument(_ELSEWHERE)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except CannotRewind:  # nobody else has it, who could
+            self.shutdown()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.integrations.open_instruct.results import to_generation_result
-from reroll.prepare import PackedBatch, PrepareConfig, Preparer, Prompts, StepData, pad
+from reroll.prepare import GenerationResult, PackedBatch, PrepareConfig, Preparer, Prompts, StepData, pad
 from reroll.prepare.packed import to_tensors
 
 
@@ -42,7 +42,7 @@ class CollatedBatch:
 class DataPreparer:
     """Prepares step after step for all ranks, from results that come from a queue. Thread-safe; starts with the first call.
 
-    `preparer` is what does it: `preparer.buffer`, `commit`, `done`.
+    `preparer` is what does it: `preparer.buffer`, `preparer.done`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DataPreparer:
             buffer: a buffer that belongs to somebody else; None: one of its own, as configured.
             prompts: who has the prompt cursor, see `reroll.prepare.Prompts`.
             sentinel: what the source gives when nothing will come any more.
-            save_to: the directory that `get_state` saves a buffer in memory to.
+            save_to: the directory in which `get_state` saves a buffer in memory, each time into a new one.
             tensors: whether batches hold tensors of torch, or arrays of numpy.
 
         """
@@ -88,23 +88,33 @@ class DataPreparer:
         self._asked[rank] = max(self._asked[rank], step)
         return {"batch": self._collated(data), "metrics": dict(data.metrics), "data": data}
 
-    def get_state(self, step: int | None = None) -> dict[str, Any]:
+    def get_state(
+        self, step: int | None = None, *, save_to: str | PathLike[str] | None = None
+    ) -> dict[str, Any]:
         """Return what a restart needs, as plain values, for the trainer's checkpoint.
 
         `step` is the last that was trained; without it, the last that every rank has asked for: a trainer asks at the
-        beginning of a step and saves at its end. Raises InvalidArgument if groups in memory would be lost.
+        beginning of a step and saves at its end. A buffer in memory is saved into a new directory inside of `save_to`, here
+        or as given to the preparer. Raises InvalidArgument if groups in memory would be lost.
         """
         done = min(self._asked) if step is None else step
-        return self.preparer.state(step=done, save_to=self._save_to)
+        return self.preparer.state(step=done, save_to=self._save_to if save_to is None else save_to)
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on after the step of a state, before the first `get_data`. Raises InvalidArgument."""
-        self.preparer.restore(state)
+    def set_state(self, state: Mapping[str, Any], *, saved: str | PathLike[str] | None = None) -> None:
+        """Go on after the step of a state, before the first `get_data`; `saved` is where its buffer was moved to.
+
+        Raises what `Preparer.restore` raises.
+        """
+        self.preparer.restore(state, saved=saved)
         self._asked = [state["step"]] * self.config.num_ranks
 
-    def shutdown(self) -> None:
-        """Stop; whoever waits gets Closed."""
-        self.preparer.shutdown()
+    def commit(self, step: int) -> int:
+        """Tell that the trainer's own checkpoint of this step is on disk, with its state; see `ReplayBuffer.commit`."""
+        return self.preparer.commit(step)
+
+    def shutdown(self) -> list[GenerationResult]:
+        """Stop; whoever waits gets Closed. Returns the results that were taken from the source and are not in the buffer."""
+        return self.preparer.shutdown()
 
     def _start(self) -> None:
         with self._starting:

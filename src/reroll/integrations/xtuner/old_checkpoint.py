@@ -46,7 +46,7 @@ def convert_checkpoint(
         groups = [(item.task_name, [_rollout(member) for member in item.item]) for item in items]
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptData(f"{path} holds no buffer of xtuner ({error!r})") from error
-    buffer: Any = config(rejected_capacity=len(groups)).build_blocking()  # its verbs are generated
+    buffer = config(rejected_capacity=len(groups)).build_blocking()
     for task_name, group in groups:
         buffer.put(group, task_name)
     buffer.save(new)
