@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
 from os import PathLike, fspath
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.engine.limiters import known_options
@@ -16,6 +16,8 @@ from reroll.errors import InvalidArgument
 from reroll.query import And, Compare, Not, OneOf, Or, Query
 
 C = TypeVar("C", bound=type)
+P = ParamSpec("P")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -87,7 +89,7 @@ def verbs_of(cls: C) -> C:
     """Give a class all verbs that it does not have itself; a decorator."""
     for name, verb in VERBS.items():
         if name not in vars(cls):
-            setattr(cls, name, _asking(name, verb))
+            setattr(cls, name, asking(verb))
     return cls
 
 
@@ -102,9 +104,15 @@ def same_words(verb: Callable[..., Any]) -> Callable[[F], F]:
     return told
 
 
-def _asking(name: str, verb: Verb) -> Verb:
+def asking(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a verb that has another carried out, by `_call(name, arguments)`."""
+    name = verb.__name__
+
     @wraps(verb)
-    async def ask(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(name, bound(name, args, kwargs))
+    async def ask(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        value: T = await self._call(name, bound(name, args, kwargs))
+        return value
 
     return ask

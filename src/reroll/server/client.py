@@ -10,7 +10,7 @@ from os import PathLike, urandom
 from types import TracebackType
 from typing import Any, Final, Self
 
-from reroll.buffer.arguments import checked_task
+from reroll.buffer.arguments import Where, checked_task
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
@@ -18,7 +18,7 @@ from reroll.errors import CorruptData, InvalidArgument, LeaseExpired, WaitTimeou
 from reroll.query import Scalar
 from reroll.remote.groups import sent, taken
 from reroll.remote.values import to_value
-from reroll.remote.verbs import bound, plain, same_words, verbs_of
+from reroll.remote.verbs import asking, bound, plain, same_words
 from reroll.rollout import Status
 from reroll.sample import Sample, SampleInfo
 from reroll.server.connection import Connection
@@ -31,7 +31,6 @@ _UNKNOWN: Final = (0, 1.0, 1.0, 1.0, 0, 0, 0)
 """In place of what is known of a draw, where nothing was drawn."""
 
 
-@verbs_of
 class Client:
     """A buffer on a server, for asyncio; made by `reroll.connect`. It connects with its first call.
 
@@ -92,6 +91,32 @@ class Client:
     async def ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
         """Ask a service that stands beside the buffer: `verb` is its name, a dot, and what is asked for."""
         return await self._call(verb, dict(arguments))
+
+    # --- verbs that are asked for as they are
+
+    reserve = asking(ReplayBuffer.reserve)
+    release = asking(ReplayBuffer.release)
+    advance = asking(ReplayBuffer.advance)
+    is_ready = asking(ReplayBuffer.is_ready)
+    wait_ready = asking(ReplayBuffer.wait_ready)
+    ack_lease = asking(ReplayBuffer.ack_lease)
+    end_lease = asking(ReplayBuffer.end_lease)
+    refresh_staleness = asking(ReplayBuffer.refresh_staleness)
+    update_priorities = asking(ReplayBuffer.update_priorities)
+    patch = asking(ReplayBuffer.patch)
+    delete = asking(ReplayBuffer.delete)
+    forget = asking(ReplayBuffer.forget)
+    set_rate_limiter = asking(ReplayBuffer.set_rate_limiter)
+    save = asking(ReplayBuffer.save)
+    resume = asking(ReplayBuffer.resume)
+    commit = asking(ReplayBuffer.commit)
+    rewind = asking(ReplayBuffer.rewind)
+    count = asking(ReplayBuffer.count)
+    count_statuses = asking(ReplayBuffer.count_statuses)
+    query = asking(ReplayBuffer.query)
+    ledger = asking(ReplayBuffer.ledger)
+    stats = asking(ReplayBuffer.stats)
+    metrics = asking(ReplayBuffer.metrics)
 
     # --- groups go in
 
@@ -180,8 +205,24 @@ class Client:
         return groups, {task: len(some) for task, some in groups.items()}
 
     @same_words(ReplayBuffer.sample)
-    async def sample(self, n: int, task_name: str, **options: Any) -> list[Sample]:
-        arguments = bound("sample", (n, task_name), options)
+    async def sample(
+        self,
+        n: int,
+        task_name: str,
+        *,
+        timeout: float | None = None,
+        replace: bool = False,
+        allow_short: bool = False,
+        train_step: int | None = None,
+    ) -> list[Sample]:
+        arguments = {
+            "n": n,
+            "task_name": task_name,
+            "timeout": timeout,
+            "replace": replace,
+            "allow_short": allow_short,
+            "train_step": train_step,
+        }
         (samples,) = (await self._take("sample", arguments)).values()
         return samples
 
@@ -205,21 +246,26 @@ class Client:
         return list(map(taken, answer.done, blobs))
 
     @same_words(ReplayBuffer.to_arrow)
-    async def to_arrow(self, where: Any = None, **options: Any) -> Any:
+    async def to_arrow(
+        self, where: Where | None = None, *, payloads: bool = False, place: str | None = "resident"
+    ) -> Any:
         from reroll.buffer import arrow  # noqa: PLC0415  (optional)
 
         arrow.check_installed()
         import pyarrow as pa  # noqa: PLC0415
 
-        written = await self._call("to_arrow", bound("to_arrow", (where,), options))
+        arguments = {"where": plain("where", where), "payloads": payloads, "place": place}
+        written = await self._call("to_arrow", arguments)
         return pa.ipc.open_stream(written).read_all()
 
     @same_words(ReplayBuffer.to_pandas)
-    async def to_pandas(self, where: Any = None, **options: Any) -> Any:
+    async def to_pandas(
+        self, where: Where | None = None, *, payloads: bool = False, place: str | None = "resident"
+    ) -> Any:
         from reroll.buffer import arrow  # noqa: PLC0415  (optional)
 
         arrow.check_pandas()
-        return arrow.frame_of(await self.to_arrow(where, **options))
+        return arrow.frame_of(await self.to_arrow(where, payloads=payloads, place=place))
 
     # ---
 
@@ -270,10 +316,6 @@ class Client:
                 self._connection.tell("nack_lease", {"lease": lent.lease})
             raise
         return lent, samples
-
-    async def ack_lease(self, lease: int) -> None:
-        """Acknowledge a lease by its id; what `Batch.ack` does."""
-        await self._call("ack_lease", {"lease": lease})
 
     async def nack_lease(self, lease: int) -> None:
         """Give a lease back by its id; what `Batch.nack` does."""

@@ -7,6 +7,7 @@ between loses nothing and doubles nothing. Where groups are used several times t
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -74,7 +75,7 @@ class Serving:
     ) -> tuple[Answer, list[bytes]]:
         """Carry a call out; return the answer, and its groups."""
         if verb in OWN_VERBS:
-            with as_bytes():
+            with as_bytes() if verb in _GIVING else nullcontext():
                 outcome = await getattr(self, f"_do_{verb}")(session, number, arguments, blobs)
         elif verb in SIGNATURES:
             outcome = Outcome(await getattr(self._buffer, verb)(**arguments))
@@ -250,4 +251,6 @@ class Serving:
         return self._checkpoints / inside
 
 
+_GIVING: Final = frozenset({"take_batch", "lend", "sample", "peek"})
+"""Verbs that give groups, which may stay bytes."""
 OWN_VERBS: Final = frozenset(name.removeprefix("_do_") for name in vars(Serving) if name.startswith("_do_"))
