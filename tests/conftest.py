@@ -1,7 +1,10 @@
-"""Settings of the whole suite: Hypothesis profiles, chosen by HYPOTHESIS_PROFILE (dev by default)."""
+"""Settings of the whole suite: Hypothesis profiles, chosen by HYPOTHESIS_PROFILE (dev by default), and one Ray for all."""
 
 import os
+import tempfile
+import warnings
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Derandomised: a run is repeatable, and a failure on CI is the failure at home.
@@ -15,3 +18,37 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """Three nodes of Ray on this machine, for all tests that need Ray; it is started once, and leaves nothing behind.
+
+    The extra `dev` installs Ray where there is one for this Python.
+    """
+    import ray  # noqa: PLC0415
+    from ray.cluster_utils import Cluster  # noqa: PLC0415
+
+    # Without authentication, which would leave a token in the home directory.
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    # A node that is gone is missed soon.
+    missed = {
+        "health_check_initial_delay_ms": 1000,
+        "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 3,
+    }
+    node = {"object_store_memory": 100_000_000, "include_dashboard": False}
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as where,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # Ray's own
+        cluster = Cluster()
+        cluster.add_node(num_cpus=4, _system_config=missed, temp_dir=where, **node)
+        for place in ("one", "two"):
+            cluster.add_node(num_cpus=1, resources={place: 1000}, temp_dir=where, **node)
+        ray.init(cluster.address, log_to_driver=False, configure_logging=False, namespace="tests")
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()

@@ -787,3 +787,19 @@ async def test_w6_thresholds_and_steps_are_of_each_task():
     staleness = {row.staleness for row in await buffer.query({"task_name": "agent"})}
     assert staleness == {0}
     await books_of(buffer)
+
+
+async def test_a_lease_is_trimmed_as_if_the_rest_had_not_been_lent():
+    for uses in (1, None):
+        buffer = ReplayBufferConfig(sampler="least_used", max_times_sampled=uses).build()
+        for name in "abc":
+            await buffer.put([Rollout(group_id=name, response_ids=[1], status="completed")], "t")
+        batch = await buffer.lease({"t": 3}, wait=True)
+        await buffer.trim_lease(batch.id, [2])
+        rows = {row.uid: row for row in await buffer.query({})}
+        assert (rows[1].deliveries, rows[3].deliveries, rows[1].times_sampled) == (0, 0, 0)
+        await batch.ack()
+        assert sorted(row.uid for row in await buffer.query({"times_sampled": 0})) == [1, 3]
+        assert (await buffer.ledger())["t"]["put"].trained_groups == 1
+        await buffer.trim_lease(batch.id, [])  # it has ended
+        await buffer.trim_lease(99, [])

@@ -23,8 +23,8 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("engine and store", frozenset({"engine", "codec", "store"})),
     ("shells", frozenset({"waiting", "sample", "table", "buffer", "config", "checkpoint"})),
     ("public names of the core", frozenset({""})),
-    ("reach", frozenset({"remote", "ray", "server"})),
     ("prepare", frozenset({"prepare"})),
+    ("reach", frozenset({"remote", "ray", "server"})),
     ("integrations", frozenset({"integrations"})),
     ("tools", frozenset({"cli", "dashboard", "metrics", "simulate", "testing", "demo", "__main__"})),
 )

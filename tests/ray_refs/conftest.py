@@ -1,11 +1,5 @@
-"""A Ray of one CPU on this machine, for all tests here; it leaves nothing behind.
+"""Left out where there is no Ray for this Python."""
 
-The extra `dev` installs Ray where there is one for this Python; else these tests are left out.
-"""
-
-import os
-import tempfile
-import warnings
 from importlib.util import find_spec
 
 import pytest
@@ -14,22 +8,5 @@ collect_ignore_glob = [] if find_spec("ray") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def local_ray():
-    import ray  # noqa: PLC0415
-
-    # Without authentication, which would leave a token in the home directory.
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as where:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's own
-            ray.init(
-                num_cpus=1,
-                include_dashboard=False,
-                object_store_memory=100_000_000,
-                log_to_driver=False,
-                configure_logging=False,
-                _temp_dir=where,
-            )
-        yield
-        ray.shutdown()
+def local_ray(ray_cluster):
+    pass

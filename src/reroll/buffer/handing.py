@@ -176,6 +176,13 @@ class HandingOut(Shell):
             self._waits.wake()
             await self._written()
 
+    async def trim_lease(self, lease: int, uids: Iterable[int]) -> None:
+        """Give back the groups of a lease but these, to their old place."""
+        self._check_open()
+        self._leases.keep(lease, uids)
+        self._changed()
+        await self._written()
+
     async def end_lease(self, lease: int) -> None:
         """End a lease whose holder seems to be gone: its groups come back. It may still be acknowledged, as after its time."""
         if not self._closed:

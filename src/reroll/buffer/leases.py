@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -114,6 +114,16 @@ class Leases:
         else:
             self._ended.pop(lease, None)
         self._changed(lease)
+
+    def keep(self, lease: int, uids: Iterable[int]) -> None:
+        """Give back all groups of a lease but these, as if they had not been lent; one that has ended has given back all."""
+        held, kept = self._open.get(lease), set(uids)
+        if held is not None:
+            rest = replace(held, lent=[lent for lent in held.lent if lent.uid not in kept])
+            held.lent = [lent for lent in held.lent if lent.uid in kept]
+            self._changed(lease)
+            self._groups.engine.columns.deliveries[self._slots(rest)] -= 1
+            self._give_back(rest)
 
     def end_overdue(self, now: float) -> bool:
         """End the leases whose time is over; return whether there were any."""

@@ -57,16 +57,8 @@ class Looking(Shell):
         parsed = parse_query(where)
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise InvalidArgument(f"limit must be None or a whole number of at least 0, not {limit!r}")
-        field = _checked_order(order_by)
-        rows = rows_of(self._engine, find(self._engine, parsed))
-        if field is not None:
-            missing = [row for row in rows if getattr(row, field) is None]
-            present = [row for row in rows if getattr(row, field) is not None]
-            descending = order_by is not None and order_by.startswith("-")
-            rows = (
-                sorted(present, key=lambda row: _order_key(getattr(row, field)), reverse=descending) + missing
-            )
-        return rows[:limit]
+        _checked_order(order_by)
+        return in_order(rows_of(self._engine, find(self._engine, parsed)), order_by)[:limit]
 
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
         """Return the rollouts of groups, in this order, without taking them.
@@ -161,6 +153,17 @@ class Looking(Shell):
         shown = [self._groups.show(given) for given in handed]
         self._disk.settle([group for given in handed for group in given.groups])
         return shown
+
+
+def in_order(rows: list[Row], order_by: str | None) -> list[Row]:
+    """Return rows, which are in order of uid, in that of a field: those without a value last. Raises InvalidArgument."""
+    field = _checked_order(order_by)
+    if field is None:
+        return rows
+    missing = [row for row in rows if getattr(row, field) is None]
+    present = [row for row in rows if getattr(row, field) is not None]
+    descending = order_by is not None and order_by.startswith("-")
+    return sorted(present, key=lambda row: _order_key(getattr(row, field)), reverse=descending) + missing
 
 
 def _checked_order(order_by: str | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from reroll.buffer.groups import Groups
 from reroll.buffer.report import LOSSES, VERBS, stats_of
-from reroll.buffer.stats import TaskStats
+from reroll.buffer.stats import Stats, TaskStats
 from reroll.engine.task import STATUSES
 
 
@@ -94,7 +94,11 @@ METRICS: Final[dict[str, Metric]] = {
 
 def metrics_of(groups: Groups, now: float) -> dict[str, float]:
     """Return every metric that is known at a time, in monotonic seconds."""
-    stats = stats_of(groups, now)
+    return metrics_from(stats_of(groups, now))
+
+
+def metrics_from(stats: Stats) -> dict[str, float]:
+    """Return stats as a flat dict of numbers."""
     numbers: dict[str, float] = {}
     for name, metric in METRICS.items():
         prefix, _, rest = name.partition("/")

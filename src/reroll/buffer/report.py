@@ -1,6 +1,6 @@
 """stats(): what a buffer tells about itself. Nothing here changes anything or reads a clock. O(resident groups), vectorised."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from reroll.buffer.flow import Flow, Histogram, Responses, TaskFlow, Wait
+from reroll.buffer.flow import Histogram, Responses, TaskFlow, Wait
 from reroll.buffer.groups import Groups
 from reroll.buffer.stats import Distribution, Lengths, ResponseStats, Stats, TaskStats, share
 from reroll.engine.columns import NO_VERSION, RESIDENT, IntArray
@@ -26,29 +26,92 @@ _ENOUGH: Final = 20  # puts or rollouts; fewer say nothing about a share
 _CHUNK: Final = 8192  # rows
 
 
+@dataclass(slots=True)
+class Ready:
+    """The resident COMPLETED groups of a task."""
+
+    staleness: Histogram = field(default_factory=dict)
+    age: Histogram = field(default_factory=dict)
+    uses: Histogram = field(default_factory=dict)
+    bits: list[int] = field(default_factory=lambda: [0] * 64)  # of tokens a rollout, as in Responses
+    tokens: float = 0.0
+
+    def add(self, engine: Engine, task: Task, slots: IntArray) -> None:
+        columns = engine.columns
+        newest, lengths = columns.newest[slots], columns.num_tokens[slots] / columns.num_rollouts[slots]
+        _count(self.staleness, engine.staleness(slots))
+        _count(self.uses, columns.uses[slots])
+        if task.step is not None:
+            _count(self.age, task.step - 1 - newest[newest != NO_VERSION])
+        for bits, count in enumerate(np.bincount(np.frexp(np.floor(lengths))[1]).tolist()):
+            self.bits[bits] += count  # the exponent of a whole number is its bits
+        self.tokens += float(lengths.sum())
+
+
+@dataclass(slots=True)
+class Part:
+    """What one buffer knows of one task; parts of several buffers can be told together."""
+
+    step: int | None
+    statuses: list[int]
+    """Resident groups by the code of their status."""
+    amounts: dict[str, Amount]
+    num_bytes: int
+    ready: Ready
+    flow: TaskFlow
+    earlier: TaskFlow | None
+    """What had passed when the buffer was made or resumed."""
+    seconds: float | None
+    """Since then."""
+
+
+def parts_of(groups: Groups, now: float) -> dict[str, Part]:
+    """Return what is known of each task at a time, in monotonic seconds."""
+    flow, ready = groups.flow, _ready(groups.engine)
+    seconds = None if flow.started is None else now - flow.started
+    return {
+        name: Part(
+            step=task.step,
+            statuses=list(map(len, task.pools)),
+            amounts=task.ledger.amounts(),
+            num_bytes=task.num_bytes,
+            ready=ready[name],
+            flow=flow.tasks.get(name, TaskFlow()),
+            earlier=flow.earlier.get(name),
+            seconds=seconds,
+        )
+        for name, task in groups.engine.tasks.items()
+    }
+
+
 def stats_of(groups: Groups, now: float) -> Stats:
     """Return what a buffer tells about itself at a time, in monotonic seconds."""
-    tasks, ready = groups.engine.tasks, _ready(groups.engine)
-    parts = {name: _describe([task], [ready[name]], groups.flow, now) for name, task in tasks.items()}
-    total = _describe(list(tasks.values()), list(ready.values()), groups.flow, now)
-    warnings = [warning for name, part in parts.items() for warning in _warnings(name, part)]
-    return Stats(tasks=parts, total=total, num_bytes=total.num_bytes, out=total.out, warnings=warnings)
+    return stats_from([parts_of(groups, now)])
 
 
-def _describe(tasks: Sequence[Task], ready: Sequence["_Ready"], flow: Flow, now: float) -> TaskStats:
+def stats_from(buffers: Sequence[Mapping[str, Part]]) -> Stats:
+    """Return what several buffers tell about themselves as if they were one."""
+    names = dict.fromkeys(name for parts in buffers for name in parts)
+    tasks = {name: _describe([parts[name] for parts in buffers if name in parts]) for name in names}
+    total = _describe([part for parts in buffers for part in parts.values()])
+    warnings = [warning for name, stats in tasks.items() for warning in _warnings(name, stats)]
+    return Stats(tasks=tasks, total=total, num_bytes=total.num_bytes, out=total.out, warnings=warnings)
+
+
+def _describe(parts: Sequence[Part]) -> TaskStats:
     """Return the stats of some tasks together."""
-    flows = [flow.tasks.get(task.name, TaskFlow()) for task in tasks]
-    amounts = [task.ledger.amounts() for task in tasks]
-    steps = [task.step for task in tasks if task.step is not None]
-    seconds = None if flow.started is None else now - flow.started
-    earlier = [flow.earlier[task.name] for task in tasks if task.name in flow.earlier]
+    flows, ready = [part.flow for part in parts], [part.ready for part in parts]
+    amounts = [part.amounts for part in parts]
+    steps = [part.step for part in parts if part.step is not None]
+    seconds = max((part.seconds for part in parts if part.seconds is not None), default=None)
+    earlier = [part.earlier for part in parts if part.earlier is not None]
     return TaskStats(
         step=max(steps, default=None),
-        statuses={s.value: sum(len(t.pools[code]) for t in tasks) for code, s in enumerate(STATUSES)},
+        statuses={s.value: sum(part.statuses[code] for part in parts) for code, s in enumerate(STATUSES)},
         out=sum(amount["out"].groups for amount in amounts),
         leased=sum(amount["leased"].groups for amount in amounts),
         num_tokens=sum(amount["resident"].tokens for amount in amounts),
-        num_bytes=sum(task.num_bytes for task in tasks),
+        num_bytes=sum(part.num_bytes for part in parts),
         staleness=_joined(part.staleness for part in ready),
         age=_joined(part.age for part in ready),
         uses=_joined(part.uses for part in ready),
@@ -113,31 +176,9 @@ def _responses(
     )
 
 
-@dataclass(slots=True)
-class _Ready:
-    """The resident COMPLETED groups of a task."""
-
-    staleness: Histogram = field(default_factory=dict)
-    age: Histogram = field(default_factory=dict)
-    uses: Histogram = field(default_factory=dict)
-    bits: list[int] = field(default_factory=lambda: [0] * 64)  # of tokens a rollout, as in Responses
-    tokens: float = 0.0
-
-    def add(self, engine: Engine, task: Task, slots: IntArray) -> None:
-        columns = engine.columns
-        newest, lengths = columns.newest[slots], columns.num_tokens[slots] / columns.num_rollouts[slots]
-        _count(self.staleness, engine.staleness(slots))
-        _count(self.uses, columns.uses[slots])
-        if task.step is not None:
-            _count(self.age, task.step - 1 - newest[newest != NO_VERSION])
-        for bits, count in enumerate(np.bincount(np.frexp(np.floor(lengths))[1]).tolist()):
-            self.bits[bits] += count  # the exponent of a whole number is its bits
-        self.tokens += float(lengths.sum())
-
-
-def _ready(engine: Engine) -> dict[str, _Ready]:
+def _ready(engine: Engine) -> dict[str, Ready]:
     """Return what is ready, by task. In chunks: arrays that fit a cache are several times quicker."""
-    columns, found = engine.columns, {name: _Ready() for name in engine.tasks}
+    columns, found = engine.columns, {name: Ready() for name in engine.tasks}
     for start in range(0, len(columns.uid), _CHUNK):
         slots = start + np.flatnonzero(columns.uid[start : start + _CHUNK])
         slots = slots[(columns.status[slots] == COMPLETED) & (columns.place[slots] == RESIDENT)]

@@ -46,6 +46,8 @@ class Moves:
         self.rng = np.random.Generator(np.random.PCG64(seed))
         self.advanced: tuple[int, int | None] = (0, None)  # as told last, for tasks that come later
         self.last_uid = 0
+        self.uid_shard = (0, 1)
+        """Which of how many shards this is: uids are never those of another."""
         self.last_use = 0  # the number of the last use that was noted
         self.last_tick = 0  # of the clock that orders inserts and priority updates
 
@@ -76,9 +78,11 @@ class Moves:
     def _write(self, task: Task, values: Mapping[str, float]) -> int:
         """Make a row, which the ledger knows and no pool has yet."""
         tick = self.last_tick + 1
-        own = {"uid": self.last_uid + 1, "timestamp": tick, "touched": tick, "task": task.code}
+        shard, shards = self.uid_shard
+        uid = self.last_uid + 1 + (shard - self.last_uid) % shards
+        own = {"uid": uid, "timestamp": tick, "touched": tick, "task": task.code}
         slot = self.columns.allocate({**values, **own})
-        self.last_uid, self.last_tick = self.last_uid + 1, tick
+        self.last_uid, self.last_tick = uid, tick
         task.ledger.put(Amount(1, int(self.columns.num_tokens[slot])))
         return slot
 

@@ -189,6 +189,12 @@ class PrioritizedSelector:
         picks = Picks(slots, probability, self._log_importance(probability))
         return Picks.joined([picks, self._pick_zero(n - wanted, rng)]) if wanted < n else picks
 
+    def total_weight(self, step: int | None) -> float:
+        """Return the weight of all rows together, as of a training step. O(1); faint rows weigh nothing."""
+        now = 0 if step is None else step - 1
+        age = ((self._reference or 0) - now) / (self._half_life or 1)
+        return self._lasting.total + (self._ageing.total * float(np.exp2(age)) if len(self._ageing) else 0.0)
+
     def slots(self) -> IntArray:
         return np.concatenate((self._ageing.all(), self._lasting.all(), self._faint.all(), self._zero.all()))
 

@@ -45,6 +45,10 @@ class UniformSelector:
         slots = self._rows.some(n if replace else min(n, size), rng, replace=replace)
         return Picks(slots, np.full(len(slots), 1 / max(size, 1)), np.zeros(len(slots)))
 
+    def total_weight(self, step: int | None) -> float:  # noqa: ARG002
+        """Return the weight of all rows together. O(1)."""
+        return float(len(self))
+
     def slots(self) -> IntArray:
         return self._rows.all()
 

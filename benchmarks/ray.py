@@ -1,0 +1,209 @@
+"""Measure the buffer on Ray beside Ray's own queue, and how soon a batch arrives that somebody waits for.
+
+    python benchmarks/ray.py             groups of 250 KB in batches of 16, about a minute
+    python benchmarks/ray.py --quick     fewer rounds
+    python benchmarks/ray.py --check     a claim that is missed makes the exit code 1
+
+Groups go from this process into an actor and back. Contenders take turns on one Ray, batch by batch, and are compared by the
+medians of their times on the wall. The queue moves groups as Python objects: as dicts of lists, which is what engines return,
+and as the same `Rollout`s, whose tokens are arrays; it keeps references into Ray's object store, copies nothing and checks
+nothing.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+sys.path.append(sys.path.pop(0))  # this file is named as the library that it measures
+
+import numpy as np
+import ray
+from ray.util.queue import Queue
+
+from measure import Timing, print_table
+from reporting import Claim, arguments, conclude, print_title, seconds, versions
+from reroll import ReplayBufferConfig, Rollout
+from reroll.ray import RayReplayBuffer
+
+BATCH = 16
+ROLLOUTS = 8
+TOKENS = 3_900  # with log-probs 250 KB a group
+LISTS, ARRAYS = "Ray's queue, lists", "Ray's queue, arrays"
+ONE = "reroll, 1 shard"
+
+
+class Contender(NamedTuple):
+    """One way to move a batch into an actor, and out of it."""
+
+    put: Callable[[], Awaitable[Any]]
+    take: Callable[[], Awaitable[Any]]
+
+
+def group(seed: int) -> list[Rollout]:
+    rng = np.random.default_rng(seed)
+    return [
+        Rollout(
+            prompt_ids=rng.integers(0, 50_000, 200, np.int32),
+            response_ids=rng.integers(0, 50_000, TOKENS, np.int32),
+            logprobs=rng.random(TOKENS, np.float32),
+            reward=float(rng.random()),
+            status="completed",
+        )
+        for _ in range(ROLLOUTS)
+    ]
+
+
+def as_lists(rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
+    names = ("prompt_ids", "response_ids", "logprobs")
+    return [
+        {name: getattr(rollout, name).tolist() for name in names} | {"reward": rollout.reward}
+        for rollout in rollouts
+    ]
+
+
+def of_buffer(buffer: RayReplayBuffer, groups: Sequence[list[Rollout]]) -> Contender:
+    async def put() -> None:
+        await asyncio.gather(*(buffer.put(rollouts, "t") for rollouts in groups))
+
+    return Contender(put, lambda: buffer.take_batch({"t": BATCH}, wait=True, timeout=60))
+
+
+def of_queue(queue: Queue, groups: Sequence[Any]) -> Contender:
+    async def put() -> None:
+        await queue.actor.put_nowait_batch.remote(groups)
+
+    async def take() -> None:
+        await queue.actor.get_nowait_batch.remote(BATCH)
+
+    return Contender(put, take)
+
+
+async def timed(work: Callable[[], Awaitable[Any]]) -> float:
+    start = perf_counter()
+    await work()
+    return perf_counter() - start
+
+
+async def in_turn(contenders: dict[str, Contender], rounds: int) -> dict[str, tuple[Timing, Timing]]:
+    """Return how long a batch takes to be put and to be taken."""
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in contenders}
+    for turn in range(rounds + 3):
+        for name, contender in contenders.items():
+            times = await timed(contender.put), await timed(contender.take)
+            if turn >= 3:  # warm by now
+                for kept, time in zip(found[name], times, strict=True):
+                    kept.append(time)
+    return {name: (Timing.of(puts), Timing.of(takes)) for name, (puts, takes) in found.items()}
+
+
+async def wake_up(buffer: RayReplayBuffer, rounds: int) -> Timing:
+    """Return how long it takes from the start of the put that completes a batch until its taker has it."""
+    small = [Rollout(prompt_ids=[1], response_ids=[2] * 100, status="completed")]
+    waits = []
+    for _ in range(rounds):
+        await asyncio.gather(*(buffer.put(small, "w") for _ in range(BATCH - 1)))
+        taker = asyncio.ensure_future(buffer.take_batch({"w": BATCH}, wait=True, timeout=60))
+        await buffer.count("w", "completed")  # the taker waits by now
+        start = perf_counter()
+        await asyncio.gather(buffer.put(small, "w"), taker)
+        waits.append(perf_counter() - start)
+    return Timing.of(waits)
+
+
+async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing, Timing]], Timing, int]:
+    groups = [group(seed) for seed in range(BATCH)]
+    num_bytes = sum(
+        getattr(rollout, name).nbytes
+        for rollouts in groups
+        for rollout in rollouts
+        for name in ("prompt_ids", "response_ids", "logprobs")
+    )
+    memory = ReplayBufferConfig(sampler="fifo")
+    buffers = {
+        ONE: RayReplayBuffer.create(memory, name="one"),
+        "reroll, 3 shards": RayReplayBuffer.create(memory, name="three", num_shards=3),
+        "reroll, on disk": RayReplayBuffer.create(
+            ReplayBufferConfig(sampler="fifo", store=directory, max_uncommitted_steps=0), name="disk"
+        ),
+    }
+    queues = {name: Queue(actor_options={"num_cpus": 0}) for name in (LISTS, ARRAYS)}
+    moved = {LISTS: list(map(as_lists, groups)), ARRAYS: groups}
+    contenders = {name: of_buffer(buffer, groups) for name, buffer in buffers.items()}
+    contenders |= {name: of_queue(queue, moved[name]) for name, queue in queues.items()}
+    times = await in_turn(contenders, rounds)
+    wake = await wake_up(buffers[ONE], rounds)
+    for buffer in buffers.values():
+        await buffer.close()
+    for queue in queues.values():
+        queue.shutdown()
+    return times, wake, num_bytes
+
+
+def main() -> int:
+    options = arguments("Measure the buffer on Ray.", "ray.json").parse_args()
+    start = perf_counter()
+    print_title("reroll on Ray benchmark")
+    with tempfile.TemporaryDirectory(dir=".") as where:
+        times, wake, num_bytes = asyncio.run(measure(10 if options.quick else 40, Path(where).absolute()))
+    print_table(
+        f"{BATCH} groups of {num_bytes // BATCH // 1024} KB, p50",
+        ("", "put ms", "MB/s", "take ms", "MB/s"),
+        [
+            (
+                name,
+                *(
+                    cell
+                    for t in pair
+                    for cell in (f"{t.median * 1e3:.1f}", f"{num_bytes / t.median / 1e6:.0f}")
+                ),
+            )
+            for name, pair in times.items()
+        ],
+    )
+    claims = [
+        Claim(f"{verb} at least as fast as {other}", f"{ratio:.2f} times", ratio >= 1)
+        for other in (LISTS, ARRAYS)
+        for verb, which in (("put", 0), ("take", 1))
+        for ratio in (times[other][which].median / times[ONE][which].median,)
+    ]
+    claims.append(
+        Claim(
+            "take_batch(wait=True) after the put that completes it, p50 under 10 ms",
+            f"{wake.median * 1e3:.1f} ms",
+            wake.median < 0.010,
+        )
+    )
+    report = {
+        "versions": versions(),
+        "batch_bytes": num_bytes,
+        "put": {name: seconds(puts) for name, (puts, _) in times.items()},
+        "take": {name: seconds(takes) for name, (_, takes) in times.items()},
+        "wake_up": seconds(wake),
+    }
+    return conclude(claims, report, perf_counter() - start, options)
+
+
+if __name__ == "__main__":
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        ray.init(
+            "local",
+            num_cpus=4,
+            include_dashboard=False,
+            object_store_memory=500_000_000,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    try:
+        code = main()
+    finally:
+        ray.shutdown()
+    sys.exit(code)

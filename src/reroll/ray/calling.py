@@ -1,0 +1,205 @@
+"""Calls to one shard: with a deadline, tried again while its actor is away, and taken back when they are cancelled."""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import ray
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
+
+from reroll.errors import Closed, RerollError, Unreachable
+from reroll.ray.wire import Holder, Reply, Request, size_of
+
+GRACE_S: Final = 5.0
+"""How much longer than its timeout a call may take, on its way and back."""
+_LOOK_S: Final = 10.0
+"""How often somebody who waits for long looks whether the shard is still there."""
+_NONE: Final = -1.0
+_RETRY_S: Final = (0.05, 1.0)
+_MANY: Final = 64
+"""How many calls travel together at most."""
+_LARGE: Final = 1 << 20
+"""Calls with so many bytes leave at once: the shard works on them while the next are made."""
+
+
+class Line:
+    """The way to one shard. It belongs to one event loop."""
+
+    def __init__(self, name: str, namespace: str, patience_s: float) -> None:
+        self.name, self.namespace = name, namespace
+        self._patience_s = patience_s
+        self._actor: Any = None
+        self._seen: list[str] = []
+        self._batch: list[tuple[Request, asyncio.Future[Reply]]] = []
+        self._batch_bytes = 0
+        self._flushes: set[asyncio.Task[None]] = set()
+        self.load: dict[str, int] = {}
+        """How many groups the shard held when it was last heard of, by task."""
+        self.underway = 0
+        """How many puts are on their way."""
+
+    @property
+    def actor(self) -> Any:
+        """The actor. Raises Closed if there is none of this name."""
+        if self._actor is None:
+            try:
+                self._actor = ray.get_actor(self.name, namespace=self.namespace)
+            except ValueError as error:
+                raise Closed(f"there is no buffer {self.name!r}, or it was closed") from error
+        return self._actor
+
+    async def call(
+        self,
+        verb: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float | None = _NONE,
+        holder: Holder | None = None,
+        together: bool = False,
+    ) -> Any:
+        """Return what a verb of the shard returns, or raise what it raises.
+
+        `timeout` is how long the verb itself may wait, if it does, None for ever. With `together`, calls of the same moment
+        travel as one. Raises Unreachable if the shard does not answer, Closed if it never will.
+        """
+        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder)
+        deadline = None
+        if timeout is not None:
+            grace = self._patience_s if timeout == _NONE else min(GRACE_S, self._patience_s)
+            deadline = time.monotonic() + max(timeout, 0.0) + grace
+        return await self._until_replied(request, deadline, self._together if together else self._alone)
+
+    def tell(self, verb: str, arguments: Mapping[str, Any]) -> None:
+        """Call a verb of the shard, and do not wait for it."""
+        if self._actor is not None:
+            self._actor.call.remote(Request(uuid.uuid4().hex, verb, dict(arguments)))
+
+    async def _until_replied(
+        self, request: Request, deadline: float | None, send: Callable[[Request], Any]
+    ) -> Any:
+        away_since, pause = None, _RETRY_S[0]
+        try:
+            while True:
+                try:
+                    reply = await self._within(send(request), deadline)
+                    break
+                except ActorDiedError as error:  # for good: it is started again after every other end
+                    raise Closed(f"{self.name!r} was closed, or whoever made it has ended") from error
+                except RayActorError as error:
+                    now = time.monotonic()
+                    away_since = now if away_since is None else away_since
+                    if now - away_since > self._patience_s or (deadline is not None and now > deadline):
+                        raise Unreachable(
+                            f"{self.name!r} does not answer since {now - away_since:.0f} s: see whether its node is "
+                            "alive and has room for it, then repeat the call"
+                        ) from error
+                    await asyncio.sleep(pause * (0.5 + random.random()))
+                    pause, send = min(2 * pause, _RETRY_S[1]), self._alone
+        except (asyncio.CancelledError, Unreachable):
+            if self._actor is not None:
+                self._actor.cancel.remote(request.id)
+            raise
+        self._seen.append(request.id)
+        self.load = reply.load or {}
+        if reply.error is not None:
+            raise reply.error
+        return reply.value
+
+    async def _within(self, sent: "asyncio.Future[Reply]", deadline: float | None) -> Reply:
+        """Wait for a reply, and look now and then whether the shard is there."""
+        while True:
+            left = _LOOK_S if deadline is None else min(_LOOK_S, max(0.0, deadline - time.monotonic()))
+            try:
+                done, _ = await asyncio.wait([sent], timeout=left)
+            except asyncio.CancelledError:
+                sent.cancel()
+                raise
+            if done:
+                return sent.result()
+            if deadline is not None and time.monotonic() >= deadline:
+                sent.cancel()
+                raise Unreachable(f"{self.name!r} did not answer in time: see whether its node is alive")
+            await self._look()
+
+    async def _look(self) -> None:
+        """Raise RayActorError if the shard does not answer."""
+        ping = asyncio.wrap_future(self.actor.pid.remote().future())
+        done, _ = await asyncio.wait([ping], timeout=self._patience_s)
+        if not done:
+            raise RayActorError(error_msg="it does not answer")
+        ping.result()
+
+    def _alone(self, request: Request) -> "asyncio.Future[Reply]":
+        seen, self._seen = tuple(self._seen), []
+        sent = self.actor.call.remote(request._replace(seen=seen))
+        return asyncio.wrap_future(sent.future())
+
+    def _together(self, request: Request) -> "asyncio.Future[Reply]":
+        """Send a request with all others of this turn of the event loop."""
+        future = asyncio.get_running_loop().create_future()
+        self._batch.append((request, future))
+        self._batch_bytes += size_of(request)
+        if len(self._batch) == _MANY or self._batch_bytes >= _LARGE:
+            self._flush()
+        elif len(self._batch) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+        return future
+
+    def _flush(self) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        part = [(request, future) for request, future in batch if not future.done()]
+        if not part:
+            return
+        try:
+            sent = None if len(part) == 1 else self.actor.calls.remote([request for request, _ in part])
+        except RerollError as error:
+            for _, future in part:
+                future.set_exception(error)
+            return
+        flush = asyncio.ensure_future(self._arrive(part, sent))
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flushes.discard)
+
+    async def _arrive(self, part: list[tuple[Request, "asyncio.Future[Reply]"]], sent: Any) -> None:
+        replies: list[Reply | None] = [None] * len(part)
+        try:
+            if sent is not None:
+                replies = await asyncio.wrap_future(sent.future())
+            waits = [reply or self._alone(request) for (request, _), reply in zip(part, replies, strict=True)]
+        except Exception as error:  # noqa: BLE001  (each caller raises it)
+            for _, future in part:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), reply in zip(part, waits, strict=True):
+            if isinstance(reply, Reply):
+                if not future.done():
+                    future.set_result(reply)
+            else:
+                reply.add_done_callback(partial(_pass_on, to=future))
+
+    def call_now(self, method: str, timeout: float) -> Any:
+        """Call a method of the actor from where nobody can await. Raises Unreachable, Closed."""
+        try:
+            return ray.get(getattr(self.actor, method).remote(), timeout=timeout)
+        except GetTimeoutError as error:
+            raise Unreachable(f"{self.name!r} does not answer within {timeout} s") from error
+        except ActorDiedError as error:
+            raise Closed(f"{self.name!r} was closed, or whoever made it has ended") from error
+        except RayActorError as error:
+            raise Unreachable(f"{self.name!r} is being started again; repeat the call") from error
+
+
+def _pass_on(done: "asyncio.Future[Reply]", to: "asyncio.Future[Reply]") -> None:
+    if to.done():
+        return
+    if done.cancelled():
+        to.cancel()
+    elif (error := done.exception()) is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(done.result())

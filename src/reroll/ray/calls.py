@@ -1,0 +1,91 @@
+"""The calls that a shard carries out: each once, however often it is asked for, and taken back when its caller gives up."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from reroll.errors import WaitTimeout
+from reroll.ray.wire import Reply, Request
+
+_KEPT_S: Final = 30.0
+"""For how long the reply of a call is kept for a caller that has not said that it arrived."""
+_REMEMBERED: Final = 4096
+"""How many calls that were taken back are remembered, in case that they come late."""
+
+CarryOut = Callable[[Request], Awaitable[Reply]]
+TakeBack = Callable[[Request, Reply], Awaitable[None]]
+
+
+class Calls:
+    """Calls by id. For one event loop."""
+
+    def __init__(self, carry_out: CarryOut, take_back: TakeBack) -> None:
+        self._carry_out = carry_out
+        self._take_back = take_back
+        self._tasks: dict[str, asyncio.Task[Reply]] = {}
+        self._requests: dict[str, Request] = {}
+        self._cancelled: OrderedDict[str, None] = OrderedDict()
+
+    async def reply(self, request: Request) -> Reply:
+        """Carry a call out, or wait for the same one that was started before. Its caller may have cancelled it: then not."""
+        self.forget(request.seen)
+        if request.id in self._cancelled:
+            return _given_up()
+        return await self._wait(self._start(request))
+
+    async def replies(self, requests: Iterable[Request], patience_s: float) -> list[Reply | None]:
+        """Carry out several calls at once; None for those that take longer than a moment: ask for them one by one."""
+        tasks = [self._start(request) for request in requests]
+        await asyncio.wait(tasks, timeout=patience_s)
+        return [task.result() if task.done() and not task.cancelled() else None for task in tasks]
+
+    def forget(self, seen: Iterable[str]) -> None:
+        """Drop the replies of calls that arrived."""
+        for number in seen:
+            self._tasks.pop(number, None)
+            self._requests.pop(number, None)
+
+    async def cancel(self, number: str) -> None:
+        """Let a call not have happened, as far as that is possible: its caller will never see the reply."""
+        self._cancelled[number] = None
+        if len(self._cancelled) > _REMEMBERED:
+            self._cancelled.popitem(last=False)
+        task, request = self._tasks.pop(number, None), self._requests.pop(number, None)
+        if task is None or request is None:
+            return
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None:
+            await self._take_back(request, task.result())
+
+    async def end(self) -> None:
+        """Wait until all calls have ended."""
+        if running := [task for task in self._tasks.values() if not task.done()]:
+            await asyncio.wait(running)
+
+    def _start(self, request: Request) -> "asyncio.Task[Reply]":
+        task = self._tasks.get(request.id)
+        if task is None:
+            task = asyncio.ensure_future(self._run(request))
+            self._tasks[request.id] = task
+            self._requests[request.id] = request._replace(
+                arguments={}
+            )  # what was put is kept by the buffer only
+            task.add_done_callback(lambda _: self._forget_later(request.id))
+        return task
+
+    async def _run(self, request: Request) -> Reply:
+        return await self._carry_out(request)
+
+    async def _wait(self, task: "asyncio.Task[Reply]") -> Reply:
+        await asyncio.wait([task])  # not awaited itself: a cancelled one has a reply, too
+        return _given_up() if task.cancelled() else task.result()
+
+    def _forget_later(self, number: str) -> None:
+        asyncio.get_running_loop().call_later(_KEPT_S, self.forget, (number,))
+
+
+def _given_up() -> Reply:
+    return Reply(error=WaitTimeout("the caller gave this call up; nothing was changed"))

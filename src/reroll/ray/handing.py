@@ -1,0 +1,393 @@
+"""What is handed out over one shard or several: lent by each, and consumed when it has arrived."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from reroll.buffer.arguments import checked_sizes
+from reroll.config import ReplayBufferConfig
+from reroll.engine.selectors.specs import Prioritized, Uniform
+from reroll.errors import InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.ray.calling import Line
+from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, weighed
+from reroll.ray.holding import heart, this_holder
+from reroll.ray.wire import Draw, Lent, hand_out
+from reroll.rollout import Status
+from reroll.sample import Sample
+from reroll.waiting import deadline_of
+
+_LOOK_S: Final = 1.0
+"""How long a shard is asked at most whether something has changed: leases may end by time."""
+_DIGITS: Final = 64
+"""Bits of the lease of one shard in the number of a batch over several."""
+
+Samples = dict[str, list[Sample]]
+
+
+class HandOut:
+    """The verbs that hand groups out."""
+
+    def __init__(self, config: ReplayBufferConfig, lines: Sequence[Line], beat_s: float) -> None:
+        self._config, self._lines, self._beat_s = config, lines, beat_s
+        self._dice = random.Random(config.seed)
+        # Knows the limits of the whole, and holds nothing: it refuses what is wrong before any shard is asked.
+        self._whole = config.model_copy(
+            update={"store": None, "sync": "os", "max_resident_bytes": None}
+        ).build()
+
+    # --- verbs
+
+    async def take(self, arguments: Mapping[str, Any]) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+        """Take what `take_batch` takes."""
+        sizes = checked_sizes(arguments["task_batch_sizes"])
+        if self._is_replayed(sizes, arguments):
+            return await self._take_replayed(sizes, arguments)
+        deadline = deadline_of(arguments.get("timeout"))
+        got: dict[str, list[list[Any]]] = {task: [] for task in sizes}
+        while True:
+            missing = {task: n - len(got[task]) if n > 0 else n for task, n in sizes.items()}
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            lent = await self._lend({**arguments, "task_batch_sizes": missing, "timeout": left})
+            samples = self._opened(lent)
+            gone = await self._ack(lent)
+            for task, given in samples.items():
+                got[task] += [sample.group for sample in given if sample.info.uid not in gone]
+            if not gone or not arguments.get("wait"):
+                return got, {task: len(groups) for task, groups in got.items()}
+
+    async def lease(self, arguments: Mapping[str, Any]) -> tuple[int, Samples]:
+        """Lend what `lease` lends; return the number of the batch, and the samples by task."""
+        lent = await self._lend(arguments)
+        if this_holder().actor is None:
+            for index in lent:
+                heart.hold(self._lines[index].name, self._lines[index].actor, self._beat_s)
+        return self._number(lent), self._opened(lent)
+
+    async def ack(self, number: int) -> None:
+        """Acknowledge a batch. Raises LeaseExpired with the groups that were handed out again."""
+        gone: list[int] = []
+        lost: LeaseExpired | None = None
+        for index, lease in self._leases(number).items():
+            heart.settle(self._lines[index].name)
+            try:
+                await self._lines[index].call("ack", {"lease": lease})
+            except LeaseExpired as error:
+                lost, gone = error, [*gone, *error.uids]
+        if lost is not None:
+            raise LeaseExpired(str(lost), gone)
+
+    async def nack(self, number: int) -> None:
+        """Give a batch back."""
+        for index, lease in self._leases(number).items():
+            heart.settle(self._lines[index].name)
+            await self._lines[index].call("nack", {"lease": lease})
+
+    async def end(self, number: int) -> None:
+        """End a batch as if its time was over."""
+        for index, lease in self._leases(number).items():
+            await self._lines[index].call("end", {"lease": lease})
+
+    async def trim(self, number: int, uids: Sequence[int]) -> None:
+        """Give back the groups of a batch but these."""
+        for index, lease in self._leases(number).items():
+            await self._lines[index].call("trim", {"lease": lease, "uids": list(uids)})
+
+    async def sample(self, arguments: Mapping[str, Any]) -> list[Sample]:
+        """Draw what `sample` draws."""
+        n, task = arguments["n"], arguments["task_name"]
+        await self._refuse({**arguments, "timeout": 0}, "sample")
+        if arguments.get("replace"):
+            return await self._sample_again(arguments)
+        lent = await self._lend(
+            {
+                "task_batch_sizes": {task: n},
+                "wait": not arguments.get("allow_short", False),
+                "timeout": arguments.get("timeout"),
+                "train_step": arguments.get("train_step"),
+            }
+        )
+        samples = self._opened(lent)[task]
+        gone = await self._ack(lent)
+        return [sample for sample in samples if sample.info.uid not in gone]
+
+    async def is_ready(self, arguments: Mapping[str, Any]) -> bool:
+        """Tell what `is_ready` tells."""
+        sizes = checked_sizes(arguments["task_batch_sizes"])
+        by_shard = await self._available(sizes, arguments.get("group_status", Status.COMPLETED))
+        return all(sum(counts[task] for counts in by_shard) >= n for task, n in sizes.items())
+
+    async def wait_ready(self, arguments: Mapping[str, Any]) -> None:
+        """Wait as `wait_ready` waits."""
+        deadline = deadline_of(arguments.get("timeout"))
+        await self._refuse({**arguments, "timeout": 0}, "wait_ready")
+        await self._until_ready(arguments, deadline, "wait_ready")
+
+    # --- lending
+
+    async def _lend(self, arguments: Mapping[str, Any]) -> dict[int, Lent]:
+        """Lend groups; return what each shard gave. Nothing stays lent if it is not all that has to be."""
+        timeout, wait = arguments.get("timeout"), bool(arguments.get("wait"))
+        deadline = deadline_of(timeout)
+        if len(self._lines) == 1:
+            limit = timeout if wait else 0
+            return {
+                0: await self._lines[0].call("lend", dict(arguments), timeout=limit, holder=this_holder())
+            }
+        deadline_of(arguments.get("ttl_s"), "ttl_s")
+        asked = {name: value for name, value in arguments.items() if name != "ttl_s"}
+        await self._refuse({**asked, "timeout": 0}, "take_batch")
+        while True:
+            if wait:  # first, since who does not get all has changed nothing
+                await self._until_ready(arguments, deadline, "take")
+            lent = await self._lend_once(arguments)
+            if lent is not None:
+                return lent
+            await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same at the same time
+
+    async def _lend_once(self, arguments: Mapping[str, Any]) -> dict[int, Lent] | None:
+        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if it is too little."""
+        sizes = checked_sizes(arguments["task_batch_sizes"])
+        asked, who = {**arguments, "wait": False, "timeout": None}, this_holder()
+        answers = await asyncio.gather(
+            *(line.call("draw", asked, holder=who) for line in self._lines), return_exceptions=True
+        )
+        leases = [None if isinstance(answer, BaseException) else answer.lease for answer in answers]
+        try:
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer  # noqa: TRY301  (what others have drawn is given back)
+            drawn: list[Draw] = [answer for answer in answers if isinstance(answer, Draw)]
+            kept: list[list[int]] = [[] for _ in drawn]
+            for task, wanted in sizes.items():
+                parts = [parts[task] for _, parts in drawn]
+                if arguments.get("wait") and sum(len(part.infos) for part in parts) < wanted:
+                    await self._each("claim", [{"lease": lease, "uids": []} for lease in leases])
+                    await self._each("nack", [{"lease": lease} for lease in leases])
+                    return None
+                for index, count in enumerate(self._division(task, arguments, max(wanted, 0), parts)):
+                    kept[index] += [info.uid for info in parts[index].infos[:count]]
+            claims = [{"lease": lease, "uids": uids} for lease, uids in zip(leases, kept, strict=True)]
+            given: list[Lent] = await self._each("claim", claims)
+        except BaseException:
+            for line, lease in zip(self._lines, leases, strict=True):
+                if lease is not None:
+                    line.tell("nack", {"lease": lease})
+            raise
+        return {index: self._as_one(sizes, lent, drawn, index) for index, lent in enumerate(given)}
+
+    def _division(
+        self, task: str, arguments: Mapping[str, Any], wanted: int, parts: Sequence[Drawn]
+    ) -> list[int]:
+        if self._is_by_chance(task, arguments):
+            return by_weight(wanted, parts, self._dice)
+        return by_count(wanted, [part.size for part in parts], [len(part.infos) for part in parts])
+
+    def _as_one(self, sizes: Mapping[str, int], lent: Lent, drawn: Sequence[Draw], index: int) -> Lent:
+        """Return what a shard gave, with chances and sizes as of the whole; weights follow when all is there."""
+        samples = {}
+        for task in sizes:
+            totals = [parts[task].total for _, parts in drawn]
+            size = sum(parts[task].size for _, parts in drawn)
+            share = totals[index] / sum(totals) if sum(totals) > 0 else 1.0
+            samples[task] = [
+                (blob, info._replace(table_size=size, probability=info.probability * share))
+                if self._is_by_chance(task, {})
+                else (blob, info._replace(table_size=size))
+                for blob, info in lent.samples[task]
+            ]
+        return lent._replace(samples=samples)
+
+    async def _until_ready(self, arguments: Mapping[str, Any], deadline: float | None, what: str) -> None:
+        """Wait until the shards together hold what is wanted. Raises WaitTimeout."""
+        sizes = checked_sizes(arguments["task_batch_sizes"])
+        status = arguments.get("group_status", Status.COMPLETED)
+        while True:
+            by_shard = await self._available(sizes, status)
+            held = {task: sum(counts[task] for counts in by_shard) for task in sizes}
+            missing = {task: n - held[task] for task, n in sizes.items() if n > held[task]}
+            if not missing:
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                counts = {task: f"{held[task]} of {n}" for task, n in sizes.items()}
+                raise WaitTimeout(f"{what} timed out; nothing was changed. There are {counts} groups")
+            await self._grown(by_shard, missing, status, deadline)
+
+    async def _grown(
+        self,
+        by_shard: Sequence[dict[str, int]],
+        missing: Mapping[str, int],
+        status: Any,
+        deadline: float | None,
+    ) -> None:
+        """Return when a shard has got its share of what is missing, at the deadline, or after a while.
+
+        When all that is missing has come, one of the shards has got its share of it.
+        """
+        left = _LOOK_S if deadline is None else min(_LOOK_S, max(0.0, deadline - time.monotonic()))
+        shares = {task: max(1, n // len(self._lines)) for task, n in missing.items()}
+        looks = [
+            asyncio.ensure_future(
+                line.call(
+                    "grown",
+                    {
+                        "task_batch_sizes": {task: counts[task] + share for task, share in shares.items()},
+                        "group_status": status,
+                        "timeout": left,
+                    },
+                    timeout=left,
+                )
+            )
+            for line, counts in zip(self._lines, by_shard, strict=True)
+        ]
+        try:
+            done, _ = await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
+            for look in done:
+                look.result()
+        finally:
+            for look in looks:
+                look.cancel()
+
+    async def _available(self, sizes: Mapping[str, int], status: Any) -> list[dict[str, int]]:
+        """Return how many groups can be had, by shard and task, at most what is wanted."""
+        asked = {"task_batch_sizes": dict(sizes), "group_status": status}
+        answers = await self._each("available", [asked] * len(self._lines))
+        return [counts for counts, _ in answers]
+
+    async def _refuse(self, arguments: Mapping[str, Any], verb: str) -> None:
+        """Raise what a buffer of the whole configuration says to wrong arguments."""
+        with contextlib.suppress(WaitTimeout):
+            await getattr(self._whole, verb)(**arguments)
+
+    # --- arriving
+
+    def _opened(self, lent: Mapping[int, Lent]) -> Samples:
+        """Return what shards lent as rollouts, by task."""
+        samples: Samples = {}
+        for part in lent.values():
+            for task, given in part.samples.items():
+                samples.setdefault(task, []).extend(Sample(hand_out(blob), info) for blob, info in given)
+        return (
+            samples
+            if len(lent) == 1
+            else {task: self._weighed(task, found) for task, found in samples.items()}
+        )
+
+    def _weighed(self, task: str, samples: list[Sample]) -> list[Sample]:
+        sampler = self._config.for_task(task).sampler
+        if not isinstance(sampler, Prioritized):
+            return samples
+        self._dice.shuffle(samples)  # as drawn, not shard by shard
+        infos = weighed([sample.info for sample in samples], sampler.beta)
+        return [Sample(sample.group, info) for sample, info in zip(samples, infos, strict=True)]
+
+    async def _ack(self, lent: Mapping[int, Lent]) -> set[int]:
+        """Acknowledge what has arrived; return what was handed to others meanwhile, because a shard was away.
+
+        Whoever is cancelled here has taken the groups already, and gets them: else they would be lost.
+        """
+        acked = asyncio.ensure_future(self._ack_all(lent))
+        while not acked.done():
+            try:
+                await asyncio.wait([acked])
+            except asyncio.CancelledError:
+                continue
+        return acked.result()
+
+    async def _ack_all(self, lent: Mapping[int, Lent]) -> set[int]:
+        async def ack(index: int, part: Lent) -> set[int]:
+            try:
+                await self._lines[index].call("ack", {"lease": part.lease})
+            except LeaseExpired as error:
+                return set(error.uids) or {info.uid for given in part.samples.values() for _, info in given}
+            return set()
+
+        return set().union(*await asyncio.gather(*(ack(index, part) for index, part in lent.items())))
+
+    def _number(self, lent: Mapping[int, Lent]) -> int:
+        if len(self._lines) == 1:
+            return lent[0].lease
+        return sum((part.lease + 1) << (_DIGITS * index) for index, part in lent.items())
+
+    def _leases(self, number: int) -> dict[int, int]:
+        """Return the leases of a batch, by shard."""
+        if len(self._lines) == 1:
+            return {0: number}
+        digits = {
+            index: number >> (_DIGITS * index) & ((1 << _DIGITS) - 1) for index in range(len(self._lines))
+        }
+        return {index: digit - 1 for index, digit in digits.items() if digit}
+
+    # --- groups that are used several times
+
+    def _is_by_chance(self, task: str, arguments: Mapping[str, Any]) -> bool:
+        is_completed = Status.of(arguments.get("group_status", Status.COMPLETED)) is Status.COMPLETED
+        return is_completed and isinstance(self._config.for_task(task).sampler, Uniform | Prioritized)
+
+    def _is_replayed(self, sizes: Mapping[str, int], arguments: Mapping[str, Any]) -> bool:
+        is_completed = Status.of(arguments.get("group_status", Status.COMPLETED)) is Status.COMPLETED
+        return is_completed and any(self._config.for_task(task).max_times_sampled != 1 for task in sizes)
+
+    async def _take_replayed(
+        self, sizes: Mapping[str, int], arguments: Mapping[str, Any]
+    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+        """Take groups that others may have sampled: a lease would hide nothing, so each shard takes at once."""
+        if len(self._lines) == 1:
+            limit = arguments.get("timeout") if arguments.get("wait") else 0
+            taken = [await self._lines[0].call("take_batch", dict(arguments), timeout=limit)]
+        else:
+            if arguments.get("wait"):
+                raise InvalidArgument(
+                    "over several shards, groups that are used several times cannot be taken all or nothing: sample or lease "
+                    "them, or take without wait"
+                )
+            await self._refuse(arguments, "take_batch")
+            by_shard = await self._available(sizes, Status.COMPLETED)
+            parts = {
+                task: by_count(max(n, 0), counts, counts)
+                for task, n in sizes.items()
+                for counts in [[held[task] for held in by_shard]]
+            }
+            wanted = [{task: parts[task][index] for task in sizes} for index in range(len(self._lines))]
+            taken = await self._each(
+                "take_batch", [{**arguments, "task_batch_sizes": part} for part in wanted]
+            )
+        groups = {task: [hand_out(b) for part, _ in taken for b in part[task]] for task in sizes}
+        return groups, {task: len(given) for task, given in groups.items()}
+
+    async def _sample_again(self, arguments: Mapping[str, Any]) -> list[Sample]:
+        """Draw with replacement: shards are drawn from by their weight."""
+        task, n = arguments["task_name"], arguments["n"]
+        if len(self._lines) == 1:
+            drawn = [await self._lines[0].call("sample", dict(arguments), timeout=arguments.get("timeout"))]
+            return [Sample(hand_out(blob), info) for part in drawn for blob, info in part]
+        deadline = deadline_of(arguments.get("timeout"))
+        await self._until_ready({"task_batch_sizes": {task: 1}}, deadline, "sample")
+        totals = await self._each("weight", [{"task_name": task}] * len(self._lines))
+        counts = multinomial(n, [total for total, _ in totals], self._dice)
+        asked = [{**arguments, "n": count, "timeout": 0} for count in counts]
+        calls = [
+            line.call("sample", each) for line, each in zip(self._lines, asked, strict=True) if each["n"]
+        ]
+        whole, size = sum(total for total, _ in totals), sum(held for _, held in totals)
+        samples = []
+        for share, part in zip(
+            (t for (t, _), c in zip(totals, counts, strict=True) if c),
+            await asyncio.gather(*calls),
+            strict=True,
+        ):
+            samples += [
+                Sample(
+                    hand_out(blob),
+                    info._replace(probability=info.probability * share / whole, table_size=size),
+                )
+                for blob, info in part
+            ]
+        return self._weighed(task, samples)
+
+    async def _each(self, verb: str, arguments: Sequence[dict[str, Any]]) -> list[Any]:
+        return await asyncio.gather(
+            *(line.call(verb, each) for line, each in zip(self._lines, arguments, strict=True))
+        )

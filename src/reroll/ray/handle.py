@@ -1,0 +1,266 @@
+"""RayReplayBuffer: the verbs of ReplayBuffer for a whole cluster.
+
+A handle knows the names of its shards, and nothing of what they hold; it can be made anew anywhere by `connect`, or sent
+along with actors and tasks. What it asks of which shard, and how their answers become one, is in `spreading` and `merging`.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
+
+import ray
+from ray.exceptions import GetTimeoutError
+
+from reroll.buffer.batch import Batch, Lease
+from reroll.config import ReplayBufferConfig
+from reroll.errors import InvalidArgument, RerollError, Unreachable
+from reroll.ray import books
+from reroll.ray.blocking import BlockingRayReplayBuffer
+from reroll.ray.calling import GRACE_S, Line
+from reroll.ray.dividing import divided
+from reroll.ray.shard import Place, Shard
+from reroll.ray.spreading import Spread
+from reroll.remote.verbs import verbs_of
+from reroll.rollout import Status
+
+_made: dict[str, list[Any]] = {}
+"""The actors of buffers that were made here, by life: without `detached`, Ray ends those whose maker forgets them."""
+
+
+class About(NamedTuple):
+    """What a handle is made of."""
+
+    name: str
+    namespace: str
+    shards: int
+    config: ReplayBufferConfig
+    life: str
+    holder_ttl_s: float
+    unreachable_s: float
+    keep_refs: bool
+
+
+@verbs_of
+class RayReplayBuffer:
+    """A buffer in actors of a Ray cluster: same verbs, arguments, results and errors as ReplayBuffer.
+
+    Made by `create`, found by `connect`; it can be sent to other actors and tasks. All methods but `len()`, `lease()` and
+    `blocking()` are coroutines. What is put and taken are copies. A call that cannot reach its shard tries again, and
+    raises Unreachable in the end.
+    """
+
+    def __init__(self, about: About) -> None:
+        self._about = about
+        self._spreads: WeakKeyDictionary[asyncio.AbstractEventLoop, Spread] = WeakKeyDictionary()
+
+    @classmethod
+    def create(
+        cls,
+        config: ReplayBufferConfig,
+        *,
+        name: str = "reroll",
+        namespace: str | None = None,
+        num_shards: int = 1,
+        placement: Callable[[int], Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        detached: bool = False,
+        setup: Callable[[], None] | None = None,
+        holder_ttl_s: float = 30.0,
+        unreachable_s: float = 60.0,
+        keep_refs: bool = False,
+        timeout: float = 300.0,
+    ) -> Self:
+        """Start the actors of a new buffer, and return a handle.
+
+        Args:
+            config: that of the whole buffer; each shard gets its part. With a `store`, each has a directory in it.
+            name: to `connect` by.
+            namespace: of Ray; None: that of this job.
+            num_shards: how many actors share what is stored.
+            placement: options of Ray for each actor, such as `resources` or `scheduling_strategy`; or a function from the
+                number of a shard to them.
+            detached: whether the buffer outlives this process, until `close`.
+            setup: called in each actor at first, for instance to import the module that registers your classes.
+            holder_ttl_s: a driver or task that was not heard of for so long is dead, and its leases come back. Of actors
+                Ray tells it.
+            unreachable_s: how long a call tries to reach a shard that does not answer.
+            keep_refs: whether `ObjectRef`s inside of rollouts stay references, as long as whoever put the object lives;
+                else the object itself is put.
+            timeout: seconds to wait for the actors at most.
+
+        Raises InvalidConfig for what can never proceed or be divided, InvalidArgument if the name is taken, Unreachable if
+        the actors do not start.
+
+        """
+        if num_shards < 1:
+            raise InvalidArgument(f"num_shards must be at least 1, not {num_shards}")
+        parts = divided(config, num_shards)
+        space = ray.get_runtime_context().namespace if namespace is None else namespace
+        about = About(
+            name, space, num_shards, config, uuid.uuid4().hex, holder_ttl_s, unreachable_s, keep_refs
+        )
+        actors: list[Any] = []
+        try:
+            for index, part in enumerate(parts):
+                wishes = placement(index) if callable(placement) else placement or {}
+                place = Place(_key(about, index), index, num_shards, about.life, holder_ttl_s)
+                options = {
+                    "num_cpus": 0,
+                    "max_restarts": -1,
+                    "max_concurrency": 100_000,
+                    **wishes,
+                    "name": _actor_name(about, index),
+                    "namespace": space,
+                    "lifetime": "detached" if detached else None,
+                }
+                try:
+                    actor = ray.remote(Shard).options(**options)
+                    actors.append(actor.remote(part, place, about, setup))
+                except ValueError as error:
+                    raise InvalidArgument(
+                        f"there is a buffer {name!r} in namespace {space!r}: connect to it, close it, or choose another name"
+                    ) from error
+            _check_ready(actors, timeout)
+        except BaseException:
+            for actor in actors:
+                ray.kill(actor)
+            raise
+        _made[about.life] = actors
+        return cls(about)
+
+    @classmethod
+    def connect(cls, name: str = "reroll", *, namespace: str | None = None, timeout: float = 60.0) -> Self:
+        """Return a handle of a buffer that somebody has created. Raises Closed if there is none, Unreachable."""
+        space = ray.get_runtime_context().namespace if namespace is None else namespace
+        line = Line(_actor_name_of(name, 0), space, timeout)
+        return cls(line.call_now("about", timeout))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._about,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.connect({self._about.name!r}, namespace={self._about.namespace!r})"
+
+    def __len__(self) -> int:
+        """Return how many groups are resident, whatever their status. Waits for the shards without `await`."""
+        return sum(self._line(index).call_now("size", self._about.unreachable_s) for index in self._shards)
+
+    def blocking(self) -> BlockingRayReplayBuffer:
+        """Return the same buffer for threads: its verbs are called without `await`."""
+        return BlockingRayReplayBuffer(type(self)(self._about))
+
+    @property
+    def config(self) -> ReplayBufferConfig:
+        """What the buffer was made from."""
+        return self._about.config
+
+    @property
+    def actors(self) -> list[Any]:
+        """The actors of the shards, for tools that look at them or end them; their methods are for handles only."""
+        return [self._line(index).actor for index in self._shards]
+
+    def lease(
+        self,
+        task_batch_sizes: Mapping[str, int],
+        *,
+        group_status: Status | str = Status.COMPLETED,
+        wait: bool = False,
+        timeout: float | None = None,
+        ttl_s: float | None = None,
+        train_step: int | None = None,
+    ) -> Lease:
+        """Lend groups as `take_batch` takes them; they are consumed when the holder acknowledges them.
+
+        As `ReplayBuffer.lease`. Without `ttl_s` it lasts as long as this process, or the actor that it is, lives.
+        """
+        arguments = {
+            "task_batch_sizes": task_batch_sizes,
+            "group_status": group_status,
+            "wait": wait,
+            "timeout": timeout,
+            "ttl_s": ttl_s,
+            "train_step": train_step,
+        }
+
+        async def take() -> Batch:
+            number, samples = await self._spread.lease(arguments)
+            return Batch(self, number, samples)  # type: ignore[arg-type]  # verbs_of gives it ack_lease and nack_lease
+
+        return Lease(take)
+
+    async def close(self) -> None:
+        """Close the buffer for everybody: leases come back, every waiting or later call raises Closed, and its actors end."""
+        spread = self._spread
+        for line in spread.lines:
+            try:
+                await line.call("close", {})
+                await asyncio.wait([asyncio.wrap_future(line.actor.drain.remote().future())], timeout=GRACE_S)
+            except RerollError:
+                continue  # closed before, or it does not answer: ended below
+        _end(self._about)
+
+    async def shard_stats(self) -> list[Any]:
+        """Return the `stats()` of each shard by itself."""
+        return await self._spread.each("stats", [{}] * self._about.shards)
+
+    async def _call(self, verb: str, arguments: dict[str, Any]) -> Any:
+        return await self._spread.call(verb, arguments)
+
+    @property
+    def _shards(self) -> range:
+        return range(self._about.shards)
+
+    def _line(self, index: int) -> Line:
+        return Line(_actor_name(self._about, index), self._about.namespace, self._about.unreachable_s)
+
+    @property
+    def _spread(self) -> Spread:
+        """The ways to the shards from this event loop."""
+        loop = asyncio.get_running_loop()
+        found = self._spreads.get(loop)
+        if found is None:
+            found = self._spreads[loop] = Spread(
+                self._about.config,
+                [self._line(index) for index in self._shards],
+                beat_s=self._about.holder_ttl_s / 4,
+                keeps_refs=self._about.keep_refs,
+            )
+        return found
+
+
+def _check_ready(actors: Sequence[Any], timeout: float) -> None:
+    """Raise why a shard cannot be."""
+    try:
+        failures = ray.get([actor.ready.remote() for actor in actors], timeout=timeout)
+    except GetTimeoutError as error:
+        raise Unreachable(
+            f"the shards did not start within {timeout} s: see whether a node has what `placement` asks for"
+        ) from error
+    for failure in failures:
+        if failure is not None:
+            raise failure
+
+
+def _actor_name(about: About, index: int) -> str:
+    return _actor_name_of(about.name, index)
+
+
+def _actor_name_of(name: str, index: int) -> str:
+    return f"reroll:{name}:{index}"
+
+
+def _key(about: About, index: int) -> str:
+    return f"{about.namespace}/{_actor_name(about, index)}"
+
+
+def _end(about: About) -> None:
+    """End the actors of a buffer that was closed, and forget its books."""
+    for index in range(about.shards):
+        try:
+            actor = ray.get_actor(_actor_name(about, index), namespace=about.namespace)
+        except ValueError:
+            continue
+        ray.kill(actor, no_restart=True)
+        books.forget(_key(about, index))
+    _made.pop(about.life, None)

@@ -1,0 +1,76 @@
+"""Who holds leases and reservations of a shard, and whether they are still alive.
+
+Of an actor Ray tells the death, at once if it is busy, else at the next look. Drivers and tasks tell from time to time
+that they live.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+from reroll.ray.wire import Holder
+
+Thing = tuple[str, Any]
+"""("lease", its number), or ("reservation", itself)."""
+
+
+class Holders:
+    """All holders of one shard. For one event loop."""
+
+    def __init__(self, give_back: Callable[[Thing], Awaitable[None]], ttl_s: float) -> None:
+        self._give_back = give_back
+        self._ttl_s = ttl_s
+        self._holder_of: dict[Thing, str] = {}
+        self._things: dict[str, set[Thing]] = {}
+        self._heard: dict[str, float] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
+
+    def hold(self, holder: Holder | None, thing: Thing) -> None:
+        """Note that somebody has something."""
+        if holder is None:
+            return
+        self._holder_of[thing] = holder.id
+        self._things.setdefault(holder.id, set()).add(thing)
+        self._heard[holder.id] = time.monotonic()
+        if holder.id not in self._watches:
+            self._watches[holder.id] = asyncio.ensure_future(self._watch(holder))
+
+    def settle(self, thing: Thing) -> None:
+        """Note that somebody has it no longer."""
+        holder = self._holder_of.pop(thing, None)
+        if holder is not None:
+            self._things[holder].discard(thing)
+
+    def heard(self, holder: str) -> None:
+        """Note that a holder lives."""
+        if holder in self._heard:
+            self._heard[holder] = time.monotonic()
+
+    def stop(self) -> None:
+        """Watch nobody any more."""
+        for watch in self._watches.values():
+            watch.cancel()
+
+    async def _watch(self, holder: Holder) -> None:
+        """Look after a holder as long as it has something."""
+        pause = min(1.0, self._ttl_s / 4)
+        while self._things[holder.id]:
+            if not await self._is_alive(holder):
+                for thing in list(self._things[holder.id]):
+                    self.settle(thing)
+                    await self._give_back(thing)
+            else:
+                await asyncio.sleep(pause)
+        del self._watches[holder.id], self._things[holder.id], self._heard[holder.id]
+
+    async def _is_alive(self, holder: Holder) -> bool:
+        if holder.actor is None:
+            return time.monotonic() - self._heard[holder.id] < self._ttl_s
+        try:
+            await holder.actor.__ray_ready__.remote()  # waits while it is busy, and fails when it dies
+        except RayActorError:
+            return False
+        return True

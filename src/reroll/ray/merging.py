@@ -1,0 +1,78 @@
+"""The answers of several shards as one. With one shard each is that shard's answer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from reroll.buffer.looking import in_order
+from reroll.buffer.report import Part, stats_from
+from reroll.buffer.stats import Stats
+from reroll.engine.ledger import Amount
+
+Arguments = Mapping[str, Any]
+Merge = Callable[[list[Any], Arguments], Any]
+
+
+def _by_task(answers: list[dict[str, Any]], _: Arguments) -> dict[str, Any]:
+    """Add numbers, or numbers by status, by task."""
+    merged: dict[str, Any] = {}
+    for answer in answers:
+        for task, value in answer.items():
+            if isinstance(value, dict):
+                before = merged.get(task, {})
+                merged[task] = {key: before.get(key, 0) + count for key, count in value.items()}
+            else:
+                merged[task] = merged.get(task, 0) + value
+    return merged
+
+
+def _ledger(answers: list[dict[str, dict[str, Amount]]], _: Arguments) -> dict[str, dict[str, Amount]]:
+    merged: dict[str, dict[str, Amount]] = {}
+    for answer in answers:
+        for task, amounts in answer.items():
+            before = merged.get(task, {})
+            merged[task] = {name: before.get(name, Amount()).plus(amount) for name, amount in amounts.items()}
+    return merged
+
+
+def _query(answers: list[list[Any]], arguments: Arguments) -> list[Any]:
+    rows = sorted((row for answer in answers for row in answer), key=lambda row: row.uid)
+    return in_order(rows, arguments.get("order_by"))[: arguments.get("limit")]
+
+
+def _unknown(answers: list[list[int]], _: Arguments) -> list[int]:
+    """Return what no shard knows."""
+    return [uid for uid in answers[0] if all(uid in answer for answer in answers)]
+
+
+def _tables(answers: list[Any], _: Arguments) -> Any:
+    import pyarrow as pa  # noqa: PLC0415  (optional)
+
+    return pa.concat_tables(answers, promote_options="default").sort_by("uid")
+
+
+def merged_stats(answers: Sequence[tuple[dict[str, Part], int, int]]) -> Stats:
+    """Return the stats of shards, each told by parts, leases and reservations, as those of one buffer."""
+    stats = stats_from([parts for parts, _, _ in answers])
+    return replace(
+        stats,
+        leases=sum(leases for _, leases, _ in answers),
+        reservations=sum(held for _, _, held in answers),
+    )
+
+
+MERGES: Final[Mapping[str, Merge]] = {
+    "count": lambda answers, _: sum(answers),
+    "count_statuses": _by_task,
+    "refresh_staleness": _by_task,
+    "delete": lambda answers, _: sum(answers),
+    "forget": lambda answers, _: sum(answers),
+    "update_priorities": _unknown,
+    "commit": lambda answers, _: sum(answers),
+    "rewind": lambda answers, _: sum(answers),
+    "advance": lambda _answers, _: None,
+    "ledger": _ledger,
+    "query": _query,
+    "to_arrow": _tables,
+    "parts": lambda answers, _: merged_stats(answers),
+}

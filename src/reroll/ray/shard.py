@@ -1,0 +1,390 @@
+"""Shard: one whole ReplayBuffer inside of an actor, that comes back with its store when it is killed.
+
+It carries out calls of handles, each once; it decides nothing that the buffer does not decide. What it hands out is lent
+until the handle says that it has arrived, so a reply that is lost on its way loses no group.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from reroll.buffer.batch import Batch
+from reroll.buffer.groups import Groups
+from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.buffer.report import Part, parts_of
+from reroll.buffer.reservations import Reservation
+from reroll.config import ReplayBufferConfig
+from reroll.engine.task import STATUS_CODE
+from reroll.errors import Closed, LeaseExpired, StoreLocked
+from reroll.ray.books import Books, Record, ledgers_of, write_off
+from reroll.ray.calls import Calls
+from reroll.ray.drawing import Drawn
+from reroll.ray.holders import Holders, Thing
+from reroll.ray.metrics import Export
+from reroll.ray.wire import Bare, Blob, Draw, Holder, Lent, Reply, Request, hand_in, put_out
+from reroll.remote.groups import as_bytes
+from reroll.rollout import Status
+from reroll.sample import Sample, SampleInfo
+from reroll.waiting import LoopWaits
+
+_LOCKED_S: Final = 30.0
+"""How long a new process waits for the one before it to let go of the store."""
+_TELL_S: Final = 10.0
+"""How often metrics are told."""
+_PATIENCE_S: Final = 0.02
+_AFTER_LOSS: Final = 1 << 40
+"""Numbers of leases and reservations that each loss of a shard leaves out, so that none is used twice."""
+_LOOK: Final = frozenset(
+    (
+        *("count", "count_statuses", "query", "peek", "to_arrow", "ledger", "stats", "parts", "save"),
+        *("is_ready", "wait_ready", "available", "grown", "weight", "out"),
+    )
+)
+"""Verbs that change nothing."""
+_UNBOOKED: Final = frozenset(
+    ("lend", "draw", "claim", "nack", "trim", "end", "reserve", "release", "update_priorities")
+)
+"""Verbs that change nothing which counts when the shard is lost: what was lent is lost as what was not."""
+_HELD: Final = frozenset(("lend", "draw", "reserve"))
+"""Verbs whose results somebody holds."""
+
+
+class Place(NamedTuple):
+    """Which shard of which buffer this is."""
+
+    key: str
+    """What its books are kept under."""
+    shard: int
+    shards: int
+    life: str
+    """Of the buffer; another one of the same name has another."""
+    holder_ttl_s: float
+
+
+class Shard:
+    """The actor. Its methods are for handles only."""
+
+    def __init__(
+        self, config: ReplayBufferConfig, place: Place, about: Any, setup: Callable[[], None] | None = None
+    ) -> None:
+        self._config, self._place, self._about, self._setup = config, place, about, setup
+        self._changes = Changes()
+        self._draws: dict[int, Batch] = {}
+        self._losses = 0
+        self._groups: Groups | None = None
+        self._buffer: ReplayBuffer | None = None
+        self._opening: asyncio.Task[ReplayBuffer] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._closed = False
+        self._calls = Calls(self._carry_out, self._take_back)
+        self._holders = Holders(self._give_back, place.holder_ttl_s)
+        self._books = Books(place.key, self._record)
+
+    # --- calls
+
+    async def call(self, request: Request) -> Reply:
+        """Carry out a call, once however often it comes."""
+        return await self._calls.reply(request)
+
+    async def calls(self, requests: list[Request]) -> list[Reply | None]:
+        """Carry out several calls; None for those that have to wait: `call` them again."""
+        return await self._calls.replies(requests, _PATIENCE_S)
+
+    async def cancel(self, number: str) -> None:
+        """Let a call not have happened."""
+        await self._calls.cancel(number)
+
+    async def beat(self, holder: str) -> None:
+        """Hear that a holder lives."""
+        self._holders.heard(holder)
+
+    async def ready(self) -> Exception | None:
+        """Return why the buffer cannot be, or None."""
+        try:
+            await self._open()
+        except Exception as error:  # noqa: BLE001  (raised by whoever made it)
+            return error
+        return None
+
+    async def about(self) -> Any:
+        """Return what a handle is made of."""
+        return self._about
+
+    async def size(self) -> int:
+        """Return how many groups are here."""
+        return len(await self._open())
+
+    async def pid(self) -> int:
+        """Return the process of this shard."""
+        return os.getpid()
+
+    async def _carry_out(self, request: Request) -> Reply:
+        try:
+            buffer = await self._open()
+            verb = getattr(self, f"_do_{request.verb}", None) or getattr(buffer, request.verb)
+            held = {"holder": request.holder} if request.verb in _HELD else {}
+            with as_bytes():
+                value = await verb(**held, **request.arguments)
+        except Exception as error:  # noqa: BLE001  (the caller raises it)
+            return Reply(error=error, load=self._load())
+        if request.verb not in _LOOK:
+            self._changes.note()
+            if request.verb not in _UNBOOKED and not self._closed:
+                await self._books.written()
+        return Reply(value, load=self._load())
+
+    async def _take_back(self, request: Request, reply: Reply) -> None:
+        """Give back what a caller will never see."""
+        if isinstance(reply.value, Lent | Draw) and request.verb in _HELD:
+            await self._do_nack(reply.value.lease)
+        elif isinstance(reply.value, Reservation):
+            await self._do_release(reply.value)
+
+    def _load(self) -> dict[str, int] | None:
+        if self._groups is None or self._place.shards == 1:
+            return None
+        return {name: sum(map(len, task.pools)) for name, task in self._groups.engine.tasks.items()}
+
+    # --- life
+
+    async def _open(self) -> ReplayBuffer:
+        if self._closed:
+            raise Closed("the buffer was closed")
+        if self._buffer is not None:
+            return self._buffer
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._build())
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    def _opened(self, opening: "asyncio.Task[ReplayBuffer]") -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._buffer = opening.result()
+
+    async def _build(self) -> ReplayBuffer:
+        if self._setup is not None:
+            self._setup()
+        deadline = time.monotonic() + _LOCKED_S
+        while True:
+            try:
+                groups, buffer = self._config.build_with(self._make)
+                break
+            except StoreLocked:  # by the process that was here before, and is about to end
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+        record = await self._books.read()
+        if record is not None and record.life == self._place.life:
+            self._losses = record.losses
+            if groups.engine.last_uid < record.last_uid and not groups.engine.last_uid:
+                write_off(groups.engine, record)
+                self._losses += 1
+        self._groups = groups
+        await self._books.written()
+        self._telling = asyncio.ensure_future(self._tell(buffer))
+        return buffer
+
+    async def _tell(self, buffer: ReplayBuffer) -> None:
+        """Tell Ray's metrics what the shard is like, until it is closed."""
+        export = Export(self._place.key, self._place.shard)
+        with contextlib.suppress(Closed):
+            while True:
+                export.tell(await buffer.stats())
+                await asyncio.sleep(_TELL_S)
+
+    def _make(self, groups: Groups, options: dict[str, Any]) -> tuple[Groups, ReplayBuffer]:
+        groups.engine.uid_shard = (self._place.shard, self._place.shards)
+        return groups, ReplayBuffer(groups, LoopWaits(), **options)
+
+    def _record(self) -> Record:
+        engine = self._here.engine
+        return Record(self._place.life, self._losses, engine.last_uid, ledgers_of(engine))
+
+    @property
+    def _here(self) -> Groups:
+        assert self._groups is not None  # noqa: S101  (every call opens it first)
+        return self._groups
+
+    async def _do_close(self) -> None:
+        buffer = await self._open()
+        self._holders.stop()
+        if self._telling is not None:
+            self._telling.cancel()
+        await buffer.close()
+        self._closed = True
+
+    async def drain(self) -> None:
+        """Return when all calls have ended; after `close`."""
+        await self._calls.end()
+
+    # --- verbs whose arguments or results travel in another form
+
+    async def _do_put(
+        self,
+        items: Blob | Bare,
+        task_name: Any,
+        model_step: Any = None,
+        reservation: Any = None,
+        **options: Any,
+    ) -> int | None:
+        group = put_out(items, model_step)
+        own = self._local(reservation)
+        return await (await self._open()).put(
+            group, task_name, model_step=model_step, reservation=own, **options
+        )
+
+    async def _do_peek(self, uids: Iterable[int]) -> list[Blob]:
+        return list(map(hand_in, await (await self._open()).peek(uids)))
+
+    async def _do_sample(self, **arguments: Any) -> list[tuple[Blob, SampleInfo]]:
+        return [(hand_in(group), info) for group, info in await (await self._open()).sample(**arguments)]
+
+    async def _do_take_batch(self, **arguments: Any) -> tuple[dict[str, list[Blob]], dict[str, int]]:
+        groups, counts = await (await self._open()).take_batch(**arguments)
+        return {task: list(map(hand_in, taken)) for task, taken in groups.items()}, counts
+
+    async def _lend(self, holder: Holder | None, arguments: Mapping[str, Any]) -> tuple[int, Batch]:
+        batch = await (await self._open()).lease(**arguments)
+        lease = self._abroad(batch.id)
+        self._holders.hold(holder, ("lease", lease))
+        return lease, batch
+
+    async def _do_lend(self, holder: Holder | None, **arguments: Any) -> Lent:
+        lease, batch = await self._lend(holder, arguments)
+        return Lent(lease, _packed(batch.samples))
+
+    async def _do_draw(self, holder: Holder | None, **arguments: Any) -> Draw:
+        """Lend groups that are asked of several shards: which of them are kept is decided by the whole."""
+        status = arguments.get("group_status", Status.COMPLETED)
+        weights = {task: (await self._do_weight(task, status)) for task in arguments["task_batch_sizes"]}
+        lease, batch = await self._lend(holder, arguments)
+        self._draws[lease] = batch
+        parts = {
+            task: Drawn(*weights[task], [s.info for s in given]) for task, given in batch.samples.items()
+        }
+        return Draw(lease, parts)
+
+    async def _do_claim(self, lease: int, uids: list[int]) -> Lent:
+        """Keep these of what was drawn, and give the rest back."""
+        batch, kept = self._draws.pop(lease, None), set(uids)
+        if batch is None:
+            raise LeaseExpired("the shard was away meanwhile, and what it had drawn is back", uids)
+        await self._do_trim(lease, uids)
+        samples = {task: [s for s in given if s.info.uid in kept] for task, given in batch.samples.items()}
+        return Lent(lease, _packed(samples))
+
+    async def _do_weight(
+        self, task_name: str, group_status: Status | str = Status.COMPLETED
+    ) -> tuple[float, int]:
+        """Return the weight of all groups of a task and status, and how many there are."""
+        task = self._here.engine.task(task_name)
+        sampler = task.pools[STATUS_CODE[Status.of(group_status)]].sampler
+        weigh = getattr(sampler, "total_weight", None)
+        return (float(len(sampler)) if weigh is None else weigh(task.step)), len(sampler)
+
+    async def _do_available(
+        self, task_batch_sizes: Mapping[str, int], group_status: Any
+    ) -> tuple[dict[str, int], int]:
+        """Return how many of these groups can be had now, by task, and the version of the shard."""
+        await (await self._open()).is_ready({})  # time passes
+        engine, status = self._here.engine, STATUS_CODE[Status.of(group_status)]
+        held = {name: engine.available(engine.task(name), status, n) for name, n in task_batch_sizes.items()}
+        return held, self._changes.version
+
+    async def _do_grown(self, task_batch_sizes: Mapping[str, int], group_status: Any, timeout: float) -> None:
+        """Return when as many groups of one of these tasks can be had, or after a while."""
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            held, version = await self._do_available(task_batch_sizes, group_status)
+            if any(held[task] >= n for task, n in task_batch_sizes.items()):
+                return
+            await self._changes.after(version, left)
+
+    async def _do_out(self, uids: list[int]) -> list[int]:
+        """Return which of these groups are out."""
+        return [uid for uid in uids if uid in self._here.out]
+
+    async def _do_parts(self) -> tuple[dict[str, Part], int, int]:
+        stats = await (await self._open()).stats()
+        return parts_of(self._here, time.monotonic()), stats.leases, stats.reservations
+
+    async def _do_ack(self, lease: int) -> None:
+        self._holders.settle(("lease", lease))
+        if lease // _AFTER_LOSS != self._losses:
+            raise LeaseExpired("the groups of this lease were lost with their shard, and are counted as lost")
+        await (await self._open()).ack_lease(lease % _AFTER_LOSS)
+
+    async def _do_nack(self, lease: int) -> None:
+        self._holders.settle(("lease", lease))
+        self._draws.pop(lease, None)
+        if lease // _AFTER_LOSS == self._losses:
+            await (await self._open()).nack_lease(lease % _AFTER_LOSS)
+
+    async def _do_reserve(self, holder: Holder | None, **arguments: Any) -> Reservation:
+        granted = await (await self._open()).reserve(**arguments)
+        mine = granted._replace(id=self._abroad(granted.id) * self._place.shards + self._place.shard)
+        self._holders.hold(holder, ("reservation", mine))
+        return mine
+
+    async def _do_release(self, reservation: Any) -> int:
+        self._holders.settle(("reservation", reservation))
+        return await (await self._open()).release(self._local(reservation))
+
+    async def _do_end(self, lease: int) -> None:
+        await self._give_back(("lease", lease))
+
+    async def _do_trim(self, lease: int, uids: list[int]) -> None:
+        if lease // _AFTER_LOSS == self._losses:
+            await (await self._open()).trim_lease(lease % _AFTER_LOSS, uids)
+
+    async def _give_back(self, thing: Thing) -> None:
+        kind, which = thing
+        if self._closed:
+            return
+        buffer = await self._open()
+        if kind == "reservation":
+            await buffer.release(self._local(which))
+        elif which // _AFTER_LOSS == self._losses:
+            await buffer.end_lease(which % _AFTER_LOSS)
+        self._changes.note()
+        await self._books.written()
+
+    def _abroad(self, number: int) -> int:
+        return number + self._losses * _AFTER_LOSS
+
+    def _local(self, reservation: Any) -> Any:
+        """Return a reservation as this shard's buffer knows it; one of before a loss has ended."""
+        if not isinstance(reservation, Reservation):
+            return reservation
+        number = reservation.id // self._place.shards
+        return reservation._replace(id=number % _AFTER_LOSS if number // _AFTER_LOSS == self._losses else 0)
+
+
+class Changes:
+    """How often a shard has changed, and who waits for the next time."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._next: asyncio.Event | None = None
+
+    def note(self) -> None:
+        """Wake whoever waits."""
+        self.version += 1
+        if self._next is not None:
+            self._next.set()
+            self._next = None
+
+    async def after(self, since: int, timeout: float) -> None:
+        """Return when it has changed since it had this version, or after a while."""
+        if self.version == since:
+            self._next = self._next or asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._next.wait(), timeout)
+
+
+def _packed(samples: Mapping[str, list[Sample]]) -> dict[str, list[tuple[Blob, SampleInfo]]]:
+    return {task: [(hand_in(group), info) for group, info in given] for task, given in samples.items()}

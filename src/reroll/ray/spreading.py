@@ -1,0 +1,277 @@
+"""What a handle asks of which shard: the verbs over one shard or several.
+
+With one shard every verb is that of its buffer. With several, what looks or changes goes to all, or to the shard of the
+uid; puts go to the emptiest. What is handed out is in `handing`.
+"""
+
+import asyncio
+import random
+import time
+import uuid
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+
+from reroll.buffer.arguments import checked_task, checked_uids
+from reroll.buffer.metrics import metrics_from
+from reroll.buffer.reservations import Reservation
+from reroll.config import ReplayBufferConfig
+from reroll.engine.limiters import limiter_of
+from reroll.errors import InvalidArgument, NotStorable, UnknownUid, WaitTimeout
+from reroll.ray.calling import Line
+from reroll.ray.dividing import limiter_part
+from reroll.ray.handing import HandOut
+from reroll.ray.holding import this_holder
+from reroll.ray.merging import MERGES
+from reroll.ray.wire import Blob, hand_out, put_in, resolved
+from reroll.sample import Sample
+from reroll.waiting import deadline_of
+
+_WAIT_S: Final = 1.0
+"""How long one of several shards is waited for, before another may be the emptiest."""
+_LONG: Final = frozenset(("to_arrow", "save", "resume", "rewind", "commit"))
+"""Verbs that may take long, without waiting for anybody."""
+
+
+class Spread:
+    """All shards of a buffer, seen from one event loop."""
+
+    def __init__(
+        self, config: ReplayBufferConfig, lines: Sequence[Line], *, beat_s: float, keeps_refs: bool
+    ) -> None:
+        self.lines = lines
+        self._keeps_refs = keeps_refs
+        self._dice = random.Random()
+        self._handing = HandOut(config, lines, beat_s)
+
+    async def call(self, verb: str, arguments: dict[str, Any]) -> Any:
+        """Return what a verb returns, over all shards."""
+        special = getattr(self, f"_{verb}", None)
+        if special is not None:
+            return await special(arguments)
+        return MERGES[verb](await self.each(verb, [arguments] * len(self.lines)), arguments)
+
+    async def each(self, verb: str, arguments: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Call a verb of every shard; raise the first error when all have answered."""
+        limit: dict[str, Any] = {"timeout": None} if verb in _LONG else {}
+        calls = (line.call(verb, each, **limit) for line, each in zip(self.lines, arguments, strict=True))
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    async def lease(self, arguments: dict[str, Any]) -> tuple[int, dict[str, list[Sample]]]:
+        """Lend groups; return the number of the batch and the samples by task."""
+        return await self._handing.lease(arguments)
+
+    # --- putting
+
+    async def _put(self, arguments: dict[str, Any]) -> int | None:
+        items, task, put_id = arguments["items"], arguments["task_name"], arguments.get("put_id")
+        deadline = deadline_of(arguments.get("timeout"))
+        group = put_in(items, arguments.get("model_step"))
+        if isinstance(group, Blob) and group.refs and not self._keeps_refs:
+            group = put_in(
+                resolved(group, await self._fetched(group.refs, deadline)), arguments.get("model_step")
+            )
+        sent = {
+            **arguments,
+            "items": group,
+            "put_id": uuid.uuid4().hex if put_id is None else put_id,
+        }
+        if len(self.lines) > 1:
+            await self._refuse_several(items)
+        own = self._own_shard(arguments)
+        if own is None and not isinstance(task, str):
+            own = 0  # to be refused
+        if own is not None:
+            line = self.lines[own]
+            stored: int | None = await line.call("put", sent, timeout=arguments.get("timeout"), together=True)
+            return stored
+        timeout = 0.0
+        while True:
+            # All are asked first; then the emptiest is waited for, a while, where others wait in order.
+            for line in self._emptiest_first(task)[: None if timeout == 0 else 1]:
+                line.underway += 1
+                try:
+                    stored = await line.call(
+                        "put", {**sent, "timeout": timeout}, timeout=timeout, together=True
+                    )
+                except WaitTimeout as error:
+                    last = error
+                else:
+                    return stored
+                finally:
+                    line.underway -= 1
+            wait = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
+            if wait <= 0:
+                raise last
+            timeout = wait * (0.5 + self._dice.random() / 2)
+
+    async def _fetched(self, refs: Sequence[Any], deadline: float | None) -> list[Any]:
+        """Return what references stand for. Raises WaitTimeout, NotStorable."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        fetching = asyncio.gather(*(asyncio.wrap_future(ref.future()) for ref in refs))
+        try:
+            return list(await asyncio.wait_for(fetching, left))
+        except TimeoutError as error:
+            raise WaitTimeout(
+                "put timed out; nothing was changed. A reference in the group is not ready"
+            ) from error
+        except ray.exceptions.RayError as error:
+            raise NotStorable(
+                f"what a reference in the group stands for cannot be had: {error}; put the group without it"
+            ) from error
+
+    async def _refuse_several(self, items: Any) -> None:
+        """Raise InvalidArgument for rollouts that were taken as several groups, of several shards: none knows of all."""
+        carried = (
+            {getattr(item, "group_uid", None) for item in items} if isinstance(items, Sequence) else set()
+        )
+        uids = sorted(uid for uid in carried if isinstance(uid, int) and uid > 0)
+        if len({self._shard_of(uid) for uid in uids}) > 1:
+            out = [uid for some in await self.each("out", [{"uids": uids}] * len(self.lines)) for uid in some]
+            if len(out) > 1:
+                raise InvalidArgument(
+                    f"these rollouts are of several groups, {out}: put each group by itself"
+                )
+
+    def _own_shard(self, arguments: Mapping[str, Any]) -> int | None:
+        """Return the shard that a group must go to, None if it may go anywhere."""
+        shards = len(self.lines)
+        if shards == 1:
+            return 0
+        reservation, items = arguments.get("reservation"), arguments["items"]
+        if isinstance(reservation, Reservation):
+            return reservation.id % shards
+        uid = arguments.get("uid")
+        if uid is None and isinstance(items, Sequence) and items:
+            uid = getattr(items[0], "group_uid", None)
+        if isinstance(uid, int):
+            return (uid - 1) % shards
+        put_id = arguments.get("put_id")
+        return None if put_id is None else zlib.crc32(repr(put_id).encode()) % shards
+
+    def _emptiest_first(self, task: Any) -> list[Line]:
+        return sorted(self.lines, key=lambda line: line.load.get(task, 0) + line.underway)
+
+    async def _reserve(self, arguments: dict[str, Any]) -> Reservation:
+        timeout, who = arguments.get("timeout"), this_holder()
+        if len(self.lines) == 1:
+            granted: Reservation = await self.lines[0].call("reserve", arguments, timeout=timeout, holder=who)
+            return granted
+        deadline = deadline_of(timeout)
+        limit = 0.0
+        while True:
+            for line in self._emptiest_first(arguments["task_name"])[: None if limit == 0 else 1]:
+                try:
+                    granted = await line.call(
+                        "reserve", {**arguments, "timeout": limit}, timeout=limit, holder=who
+                    )
+                except WaitTimeout as error:
+                    last = error
+                else:
+                    return granted
+            wait = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
+            if wait <= 0:
+                raise last
+            limit = wait * (0.5 + self._dice.random() / 2)
+
+    async def _release(self, arguments: dict[str, Any]) -> int:
+        reservation = arguments["reservation"]
+        if not isinstance(reservation, Reservation):
+            raise InvalidArgument(f"reservation must be what reserve() returned, not {reservation!r}")
+        released: int = await self.lines[reservation.id % len(self.lines)].call("release", arguments)
+        return released
+
+    # --- handing out
+
+    async def _get(self, arguments: dict[str, Any]) -> list[list[Any]]:
+        task = checked_task(arguments["task_name"])
+        wanted = {
+            "task_batch_sizes": {task: arguments["batch_size"]},
+            "group_status": arguments["group_status"],
+            "train_step": arguments.get("train_step"),
+        }
+        groups, _ = await self._handing.take(wanted)
+        return groups[task]
+
+    async def _take_batch(
+        self, arguments: dict[str, Any]
+    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+        return await self._handing.take(arguments)
+
+    async def _sample(self, arguments: dict[str, Any]) -> list[Sample]:
+        return await self._handing.sample(arguments)
+
+    async def _is_ready(self, arguments: dict[str, Any]) -> bool:
+        return await self._handing.is_ready(arguments)
+
+    async def _wait_ready(self, arguments: dict[str, Any]) -> None:
+        await self._handing.wait_ready(arguments)
+
+    async def _ack_lease(self, arguments: dict[str, Any]) -> None:
+        await self._handing.ack(arguments["lease"])
+
+    async def _nack_lease(self, arguments: dict[str, Any]) -> None:
+        await self._handing.nack(arguments["lease"])
+
+    async def _end_lease(self, arguments: dict[str, Any]) -> None:
+        await self._handing.end(arguments["lease"])
+
+    async def _trim_lease(self, arguments: dict[str, Any]) -> None:
+        await self._handing.trim(arguments["lease"], checked_uids(arguments["uids"]))
+
+    # --- looking and changing
+
+    async def _peek(self, arguments: dict[str, Any]) -> list[list[Any]]:
+        uids = checked_uids(arguments["uids"])
+        by_shard = [[uid for uid in uids if self._shard_of(uid) == index] for index in range(len(self.lines))]
+        unknown = [uid for uid in uids if uid < 1]
+        if unknown:
+            raise UnknownUid(f"no group has uid {unknown[0]}")
+        answers = await self.each("peek", [{"uids": part} for part in by_shard])
+        found = {
+            uid: blob
+            for part, blobs in zip(by_shard, answers, strict=True)
+            for uid, blob in zip(part, blobs, strict=True)
+        }
+        return [hand_out(found[uid]) for uid in uids]
+
+    async def _patch(self, arguments: dict[str, Any]) -> None:
+        uid = arguments["uid"]
+        await self.lines[self._shard_of(uid) if isinstance(uid, int) else 0].call("patch", arguments)
+
+    def _shard_of(self, uid: int) -> int:
+        return (uid - 1) % len(self.lines)
+
+    async def _set_rate_limiter(self, arguments: dict[str, Any]) -> None:
+        limiter, shards = limiter_of(arguments["rate_limiter"]), len(self.lines)
+        parts = [
+            {**arguments, "rate_limiter": limiter_part(limiter, index, shards)} for index in range(shards)
+        ]
+        await self.each("set_rate_limiter", parts)
+
+    async def _save(self, arguments: dict[str, Any]) -> None:
+        await self.each("save", [{**arguments, "path": path} for path in self._paths(arguments)])
+
+    async def _resume(self, arguments: dict[str, Any]) -> None:
+        await self.each("resume", [{**arguments, "path": path} for path in self._paths(arguments)])
+
+    def _paths(self, arguments: Mapping[str, Any]) -> list[Path]:
+        """Return the directory of each shard; it must be one that all of them, and whoever resumes, can reach."""
+        path, shards = Path(arguments["path"]).absolute(), len(self.lines)
+        return [path] if shards == 1 else [path / f"shard-{index}-of-{shards}" for index in range(shards)]
+
+    async def _stats(self, arguments: dict[str, Any]) -> Any:
+        return MERGES["parts"](await self.each("parts", [arguments] * len(self.lines)), arguments)
+
+    async def _metrics(self, arguments: dict[str, Any]) -> dict[str, float]:
+        return metrics_from(await self._stats(arguments))
+
+    async def _to_pandas(self, arguments: dict[str, Any]) -> Any:
+        return (await self.call("to_arrow", arguments)).to_pandas()

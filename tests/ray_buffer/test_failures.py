@@ -1,0 +1,182 @@
+"""Processes die: producers, consumers, shards. Nothing that was acknowledged is lost or doubled, and nobody hangs."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+import ray
+
+from ray_buffer.actors import Consumer, Producer, buffer_of, kill, pid_of, shard_actor, total
+from reroll import Closed, ReplayBufferConfig, Unreachable
+from reroll.engine.ledger import closes
+from reroll.ray.wire import Holder, Request, put_in
+from reroll.testing.buffer.builders import group, names
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+async def test_a_group_outlives_its_producer():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        producer = Producer.remote(buffer)
+        (uid,) = await producer.put.remote(7, 1)
+        ray.kill(producer)
+        ((taken,),) = await buffer.get(1, "t", "completed")
+        assert (taken.group_id, list(taken.response_ids), taken.group_uid) == (7, [0, 1], uid)
+
+
+@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
+async def test_a_shard_is_killed_in_mid_traffic(tmp_path, shards):
+    config = ReplayBufferConfig(sampler="fifo", capacity=30, store=tmp_path / "buffer")
+    with buffer_of(config, num_shards=shards) as buffer:
+        producers = [Producer.remote(buffer) for _ in range(2)]
+        consumer = Consumer.remote(buffer)
+        puts = [producer.put.remote(40 * index, 40) for index, producer in enumerate(producers)]
+        taken = consumer.take.remote(80)
+        await until_consumed(buffer, 10)
+        kill(buffer, shards - 1)
+        await asyncio.gather(*puts)
+        assert sorted(await taken) == list(range(80))
+        books = await buffer.ledger()
+        assert closes(books["t"])
+        assert total(books, "put") == 80
+        assert total(books, "resident") == total(books, "leased") == total(books, "lost") == 0
+
+
+async def until_consumed(buffer, number):
+    while True:
+        books = await buffer.ledger()
+        if total(books, "consumed") + total(books, "uncommitted") >= number:
+            return
+        await asyncio.sleep(0.01)
+
+
+async def test_a_lost_shard_is_counted_exactly():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=2) as buffer:
+        for name in range(9):
+            await buffer.put(group(name), "t")
+        await buffer.take_batch({"t": 3}, wait=True)
+        batch = await buffer.lease({"t": 2}, wait=True)
+        here = await shard_count(buffer, 1)
+        held = [s.info.uid for s in batch.samples["t"] if s.info.uid % 2 == 0]
+        kill(buffer, 1)
+        books = (await buffer.ledger())["t"]
+        assert closes(books)
+        assert (books["put"].groups, books["lost"].groups) == (9, here + len(held))
+        if held:
+            with pytest.raises(TimeoutError, match="lost"):
+                await batch.ack()
+        uid = await buffer.put(group("new"), "t")
+        assert uid > 9, "a uid of a lost group is used again"
+        assert closes((await buffer.ledger())["t"])
+
+
+async def shard_count(buffer, shard):
+    (stats,) = [await line.call("stats", {}) for line in buffer._spread.lines[shard : shard + 1]]
+    return stats.total.num_groups
+
+
+async def test_a_dead_actor_gives_its_leases_back():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        for name in range(3):
+            await buffer.put(group(name), "t")
+        consumer = Consumer.remote(buffer)
+        assert await consumer.hold.remote(2) == [0, 1]
+        assert await buffer.count("t", "completed") == 1
+        ray.kill(consumer)
+        groups, _ = await buffer.take_batch({"t": 3}, wait=True, timeout=30)
+        assert names(groups["t"]) == [0, 1, 2], "they come back to their old place"
+
+
+async def test_a_dead_task_gives_its_leases_back_when_it_is_not_heard_of():
+    @ray.remote(max_retries=0, num_cpus=0)
+    def lease_and_die(handle):
+        handle.blocking().lease({"t": 1}).take()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), holder_ttl_s=1.0) as buffer:
+        await buffer.put(group("a"), "t")
+        with pytest.raises(ray.exceptions.WorkerCrashedError):
+            await lease_and_die.remote(buffer)
+        groups, _ = await buffer.take_batch({"t": 1}, wait=True, timeout=30)
+        assert names(groups["t"]) == ["a"]
+
+
+async def test_a_living_driver_keeps_its_lease_for_longer_than_the_time_to_be_heard():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), holder_ttl_s=0.5) as buffer:
+        await buffer.put(group("a"), "t")
+        batch = await buffer.lease({"t": 1})
+        time.sleep(1.5)  # noqa: ASYNC251  (a training step holds the event loop)
+        assert await buffer.count("t", "completed") == 0
+        await batch.ack()
+        assert total(await buffer.ledger(), "consumed") == 1
+
+
+async def test_a_repeated_call_is_carried_out_once():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        actor = shard_actor(buffer)
+        put = Request("one", "put", {"items": put_in(group("a"), None), "task_name": "t"})
+        first, again = [await actor.call.remote(put) for _ in range(2)]
+        assert first.value == again.value == 1
+        lend = Request("two", "lend", {"task_batch_sizes": {"t": 1}}, Holder("me"))
+        first, again = [await actor.call.remote(lend) for _ in range(2)]
+        assert first.value.lease == again.value.lease
+        assert first.value.samples.keys() == again.value.samples.keys() == {"t"}
+        for _ in range(2):
+            await buffer.ack_lease(first.value.lease)
+        books = await buffer.ledger()
+        assert (total(books, "put"), total(books, "consumed")) == (1, 1)
+
+
+async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        actor = shard_actor(buffer)
+        await actor.cancel.remote("late")
+        late = Request("late", "put", {"items": put_in(group("a"), None), "task_name": "t"})
+        assert isinstance((await actor.call.remote(late)).error, TimeoutError)
+        assert len(buffer) == 0
+
+
+async def test_a_silent_shard_is_unreachable():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), unreachable_s=2.0) as buffer:
+        await buffer.put(group("a"), "t")
+        pid = pid_of(buffer)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unreachable):
+                await buffer.count("t", "completed")
+            with pytest.raises(Unreachable):
+                await buffer.take_batch({"t": 2}, wait=True, timeout=0.1)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert names(await buffer.get(1, "t", "completed")) == ["a"]
+
+
+async def test_an_acknowledged_lease_stays_so_when_the_shard_is_killed(tmp_path):
+    with buffer_of(ReplayBufferConfig(sampler="fifo", store=tmp_path / "buffer")) as buffer:
+        for name in "abc":
+            await buffer.put(group(name), "t", put_id=name)
+        done = await buffer.lease({"t": 1}, wait=True)
+        open_ = await buffer.lease({"t": 1}, wait=True)
+        await done.ack()
+        kill(buffer)
+        assert await buffer.put(group("a"), "t", put_id="a") == 1, "stored once"
+        await done.ack()
+        await open_.ack()  # late, and nobody else got it
+        assert names(await buffer.get(9, "t", "completed")) == ["c"]
+        assert closes((await buffer.ledger())["t"])
+
+
+async def test_after_closing_every_handle_is_told():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        other = type(buffer).connect(buffer._about.name)
+        waiting = asyncio.ensure_future(other.take_batch({"t": 1}, wait=True))
+        await buffer.put(group("a"), "u")
+        await buffer.close()
+        with pytest.raises(Closed):
+            await waiting
+        with pytest.raises(Closed):
+            await other.count("t", "completed")
+        with pytest.raises(Closed):
+            type(buffer).connect(buffer._about.name)

@@ -1,0 +1,87 @@
+"""Handles come and go; what is closed leaves nothing behind."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from ray.experimental.internal_kv import _internal_kv_list
+
+from ray_buffer.actors import buffer_of
+from reroll import (
+    BlockingReplayBuffer,
+    Closed,
+    InvalidArgument,
+    InvalidConfig,
+    ReplayBufferConfig,
+    Unreachable,
+)
+from reroll.ray import BlockingRayReplayBuffer, RayReplayBuffer
+from reroll.remote.verbs import SIGNATURES
+from reroll.testing.buffer.builders import group, names
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+def test_closing_leaves_no_process_no_actor_and_no_books():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=2) as buffer:
+        blocking = buffer.blocking()
+        for name in range(3):
+            blocking.put(group(name), "t")
+        pids = ray.get([actor.pid.remote() for actor in buffer.actors])
+        assert all(map(is_alive, pids))
+        assert len([key for key in _internal_kv_list(b"", namespace=b"reroll") if b"buffer-" in key]) == 2
+        blocking.close()
+        blocking.close()
+        end = time.monotonic() + 30
+        while any(map(is_alive, pids)):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert not [key for key in _internal_kv_list(b"", namespace=b"reroll") if b"buffer-" in key]
+        with pytest.raises(Closed):
+            blocking.count("t", "completed")
+
+
+def test_threads_have_the_same_verbs():
+    with buffer_of(ReplayBufferConfig(sampler="fifo", max_times_sampled=2)) as buffer:
+        blocking = buffer.blocking()
+        blocking.put(group("a"), "t")
+        with blocking.lease({"t": 1}, wait=True, timeout=10) as batch:
+            assert (names(batch.groups["t"]), batch.counts) == (["a"], {"t": 1})
+        ((rollouts, info),) = blocking.sample(1, "t", timeout=10)
+        assert (rollouts[0].group_id, info.times_sampled) == ("a", 1)
+        batch = blocking.lease({"t": 1}).take()
+        batch.ack()
+        assert len(blocking) == 0
+    for name in SIGNATURES:
+        assert callable(getattr(BlockingRayReplayBuffer, name)), name
+    assert {n for n in dir(BlockingReplayBuffer) if n[0] != "_"} <= set(dir(BlockingRayReplayBuffer))
+
+
+async def test_a_name_is_taken_once_and_a_wrong_buffer_is_not_made(tmp_path):
+    with buffer_of(ReplayBufferConfig(sampler="fifo", store=tmp_path)) as buffer:
+        taken = buffer._about.name
+        with pytest.raises(InvalidArgument, match="choose another name"):
+            RayReplayBuffer.create(ReplayBufferConfig(), name=taken)
+        other = RayReplayBuffer.connect(taken)
+        await other.put(group("a"), "t")
+        assert await buffer.count("t", "completed") == 1
+    with pytest.raises(InvalidConfig):
+        RayReplayBuffer.create(ReplayBufferConfig(capacity=2, min_size=3), name="never")
+    with pytest.raises(InvalidArgument):
+        RayReplayBuffer.create(ReplayBufferConfig(), num_shards=0)
+    with pytest.raises(Unreachable, match="placement"):
+        RayReplayBuffer.create(
+            ReplayBufferConfig(), name="nowhere", placement={"resources": {"nowhere": 1}}, timeout=0.5
+        )
+    with pytest.raises(Closed):
+        RayReplayBuffer.connect("never")

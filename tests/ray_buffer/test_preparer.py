@@ -1,0 +1,59 @@
+"""Data preparation in an actor: engines push results or fill a queue, ranks in other processes fetch their part."""
+
+import asyncio
+
+import pytest
+import ray
+from ray.util.queue import Queue
+
+from prepare_loops.results import config, prompts_of, result
+from ray_buffer.actors import buffer_of, total
+from reroll import Closed, InvalidArgument, ReplayBufferConfig, WaitTimeout
+from reroll.ray import PreparerActor
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@ray.remote(num_cpus=0)
+class Rank:
+    def __init__(self, preparer: PreparerActor, rank: int) -> None:
+        self._preparer, self._rank = preparer.blocking(), rank
+
+    def train(self, step: int):
+        return self._preparer.get_data(self._rank, step, timeout=60)
+
+
+async def test_engines_push_and_ranks_fetch():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        preparer = PreparerActor.create(config(num_ranks=2), buffer=buffer, name="prepare")
+        ranks = [Rank.remote(PreparerActor.connect("prepare"), rank) for rank in (0, 1)]
+        assert await preparer.put([result(number) for number in range(1, 10)], timeout=30) == 9
+        trained = []
+        for step in (1, 2):
+            parts = await asyncio.gather(*(rank.train.remote(step) for rank in ranks))
+            assert len(parts[0]) == len(parts[1])
+            trained += prompts_of(*parts)
+        assert sorted(trained) == list(range(1, 9))
+        with pytest.raises(WaitTimeout, match="3 of 4 groups are missing"):
+            await preparer.get_data(0, 3, timeout=0.5)
+        with pytest.raises(InvalidArgument):
+            await preparer.get_data(5, 1, timeout=1)
+        assert (await preparer.state(step=2))["step"] == 2
+        assert total(await buffer.ledger(), "consumed") == 8
+        await preparer.shutdown()
+        with pytest.raises(Closed):
+            await preparer.get_data(0, 3, timeout=1)
+        assert len(buffer) == 1
+
+
+async def test_a_queue_of_ray_is_a_source_and_a_dead_preparer_gives_its_steps_back():
+    queue = Queue(actor_options={"num_cpus": 0})
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        preparer = PreparerActor.create(config(), queue, buffer=buffer)
+        queue.put_nowait_batch([result(number) for number in range(1, 5)])
+        assert prompts_of(await preparer.get_data(0, 1, timeout=60)) == [1, 2, 3, 4]
+        ray.kill(preparer._actor)
+        with pytest.raises(Closed):
+            await preparer.get_data(0, 2, timeout=1)
+        await buffer.wait_ready({"train": 4}, timeout=30)
+    queue.shutdown()

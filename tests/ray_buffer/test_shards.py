@@ -1,0 +1,191 @@
+"""Several shards: the whole is drawn from, filled and lost as one."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from engine.chances import assert_fits, ordered_draws
+from ray_buffer.actors import Consumer, Producer, buffer_of, kill, total
+from reroll import (
+    Closed,
+    InvalidArgument,
+    Prioritized,
+    Queue,
+    ReplayBufferConfig,
+    StalenessWindow,
+    WaitTimeout,
+)
+from reroll.engine.ledger import closes
+from reroll.ray.wire import put_in
+from reroll.testing.buffer.builders import group, names
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+WEIGHTS = [5.0, 1.0, 3.0, 2.0, 0.5, 0.5]
+
+
+async def test_priority_sampling_over_uneven_shards_has_the_global_distribution():
+    config = ReplayBufferConfig(sampler=Prioritized(), max_times_sampled=None, seed=1)
+    with buffer_of(config, num_shards=3) as buffer:
+        shards, chosen = [0, 1, 1, 2, 2, 2], dict[int, int]()
+        for index, (weight, shard) in enumerate(zip(WEIGHTS, shards, strict=True)):
+            line = buffer._spread.lines[shard]
+            arguments = {"items": put_in(group(index), None), "task_name": "t", "priority": weight}
+            chosen[await line.call("put", arguments)] = index
+        seen: Counter[frozenset[int]] = Counter()
+        for _ in range(15):
+            for drawn in await asyncio.gather(*(buffer.sample(2, "t") for _ in range(10))):
+                seen[frozenset(chosen[sample.info.uid] for sample in drawn)] += 1
+        expected: Counter[frozenset[int]] = Counter()
+        for order, chance in ordered_draws(WEIGHTS, 2).items():
+            expected[frozenset(order)] += chance
+        assert_fits(seen, expected)
+
+        (sample,) = await buffer.sample(1, "t")
+        weight = WEIGHTS[chosen[sample.info.uid]]
+        assert sample.info.probability == pytest.approx(weight / sum(WEIGHTS))
+        assert (sample.info.table_size, sample.info.weight) == (6, 1.0)
+        drawn = await buffer.sample(3_000, "t", replace=True)
+        again = Counter(chosen[sample.info.uid] for sample in drawn)
+        assert_fits(again, {index: weight / sum(WEIGHTS) for index, weight in enumerate(WEIGHTS)})
+
+
+async def test_puts_go_to_the_emptiest_and_come_back_to_their_own():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=3) as buffer:
+        uids = [await buffer.put(group(name, status="aborted"), "t") for name in range(9)]
+        assert Counter(uid % 3 for uid in uids) == {0: 3, 1: 3, 2: 3}
+        for taken in await buffer.get(9, "t", "aborted"):
+            assert await buffer.put(taken, "t") == taken[0].group_uid
+        stats = await buffer.shard_stats()
+        assert [part.total.num_groups for part in stats] == [3, 3, 3]
+        assert (await buffer.stats()).total.num_groups == 9
+        assert (await buffer.metrics())["buffer/groups"] == 9
+
+
+async def test_limits_are_those_of_the_whole():
+    config = ReplayBufferConfig(sampler="fifo", capacity=3, tasks={"q": {"rate_limiter": Queue(3)}})
+    with buffer_of(config, num_shards=3) as buffer:
+        for name in range(3):
+            await buffer.put(group(name), "t", timeout=0)
+        with pytest.raises(WaitTimeout):
+            await buffer.put(group("no room"), "t", timeout=0)
+        with pytest.raises(InvalidArgument, match="capacity is 3"):
+            await buffer.take_batch({"t": 4}, wait=True)
+        waiting = asyncio.ensure_future(buffer.put(group(3), "t"))
+        groups, _ = await buffer.take_batch({"t": 3, "q": 0}, wait=True, timeout=10)
+        assert sorted(names(groups["t"])) == [0, 1, 2]
+        await waiting
+        assert names(await buffer.get(9, "t", "completed")) == [3]
+
+
+async def test_a_batch_over_shards_and_tasks_is_all_or_nothing():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=3) as buffer:
+        takers = [asyncio.ensure_future(buffer.take_batch({"t": 4, "u": 1}, wait=True)) for _ in range(2)]
+        for name in range(7):
+            await buffer.put(group(name), "t")
+        await buffer.put(group(8), "u")
+        await asyncio.wait(takers, return_when=asyncio.FIRST_COMPLETED)
+        await buffer.put(group(9), "u")
+        assert sum(taker.done() for taker in takers) == 1
+        await buffer.put(group(7), "t")
+        taken = [(await taker)[0] for taker in takers]
+        assert sorted(name for groups in taken for name in names(groups["t"])) == list(range(8))
+        assert sorted(name for groups in taken for name in names(groups["u"])) == [8, 9]
+        assert total(await buffer.ledger(), "leased") == 0
+
+
+async def test_a_window_is_divided():
+    config = ReplayBufferConfig(sampler="fifo", rate_limiter=StalenessWindow(0, 4))
+    with buffer_of(config, num_shards=2) as buffer:
+        granted = [await buffer.reserve(1, "t", timeout=0) for _ in range(4)]
+        with pytest.raises(WaitTimeout):
+            await buffer.reserve(1, "t", timeout=0)
+        await buffer.put(group("a"), "t", reservation=granted[0])
+        assert await buffer.release(granted[1]) == 1
+        await buffer.reserve(1, "t", timeout=0)
+
+
+async def test_a_buffer_is_saved_and_resumed(tmp_path):
+    config = ReplayBufferConfig(sampler="fifo")
+    with buffer_of(config, num_shards=2) as buffer:
+        for name in range(5):
+            await buffer.put(group(name), "t")
+        await buffer.save(tmp_path)
+        await buffer.take_batch({"t": 5}, wait=True)
+        await buffer.close()
+    with buffer_of(config, num_shards=2) as buffer:
+        await buffer.resume(tmp_path)
+        assert sorted(names(await buffer.get(9, "t", "completed"))) == [0, 1, 2, 3, 4]
+
+
+async def test_a_closed_buffer_wakes_whoever_waits():
+    with buffer_of(ReplayBufferConfig(sampler="fifo", capacity=3), num_shards=3) as buffer:
+        for name in range(3):
+            await buffer.put(group(name), "t")
+        waiting = [
+            asyncio.ensure_future(call)
+            for call in (buffer.put(group(), "t"), buffer.take_batch({"u": 1}, wait=True))
+        ]
+        await buffer.count("t", "completed")
+        await buffer.close()
+        for call in waiting:
+            with pytest.raises(Closed):
+                await call
+
+
+def _on(place: str):
+    return {"resources": {place: 0.001}}
+
+
+async def test_a_node_that_dies_costs_its_groups_and_they_are_counted(ray_cluster, tmp_path):
+    node = ray_cluster.add_node(
+        num_cpus=1, resources={"three": 1000}, object_store_memory=80_000_000, include_dashboard=False
+    )
+    spare = {"num_cpus": 1, "resources": {"three": 1000}, "object_store_memory": 80_000_000}
+    memory = ReplayBufferConfig(sampler="fifo")
+    stored = ReplayBufferConfig(sampler="fifo", store=tmp_path / "shared")
+    with (
+        buffer_of(memory, num_shards=2, placement=lambda shard: _on(("three", "one")[shard])) as lossy,
+        buffer_of(stored, num_shards=2, placement=lambda shard: _on(("three", "one")[shard])) as safe,
+    ):
+        for name in range(10):
+            await lossy.put(group(name), "t")
+            await safe.put(group(name), "t")
+        await lossy.take_batch({"t": 2}, wait=True)
+        ray_cluster.remove_node(node, allow_graceful=False)
+        node = ray_cluster.add_node(**spare, include_dashboard=False)
+        try:
+            books = (await lossy.ledger())["t"]
+            assert closes(books)
+            assert books["put"].groups == 10
+            assert (books["lost"].groups, books["resident"].groups) == (4, 4)
+            assert sorted(names(await safe.get(10, "t", "completed"))) == list(range(10))
+            assert total(await safe.ledger(), "lost") == 0
+        finally:
+            await lossy.close()
+            await safe.close()
+            ray_cluster.remove_node(node)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_traffic_of_many_while_shards_are_killed(tmp_path, shards):
+    number = 600
+    config = ReplayBufferConfig(sampler="fifo", capacity=60, store=tmp_path / "buffer")
+    with buffer_of(config, num_shards=shards) as buffer:
+        producers = [Producer.remote(buffer) for _ in range(8)]
+        consumers = [Consumer.remote(buffer) for _ in range(4)]
+        puts = [producer.put.remote(number * index, number) for index, producer in enumerate(producers)]
+        takes = [consumer.take.remote(2 * number) for consumer in consumers]
+        for shard in range(shards):
+            await asyncio.sleep(4)
+            kill(buffer, shard)
+        await asyncio.gather(*puts)
+        taken = [name for names_ in await asyncio.gather(*takes) for name in names_]
+        assert sorted(taken) == list(range(8 * number))
+        books = await buffer.ledger()
+        assert closes(books["t"])
+        assert total(books, "put") == 8 * number
+        assert total(books, "resident") == total(books, "leased") == total(books, "lost") == 0
