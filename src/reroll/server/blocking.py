@@ -50,6 +50,7 @@ class BlockingClient:
     wait_ready = blocking(Client.wait_ready)
     ack_lease = blocking(Client.ack_lease)
     nack_lease = blocking(Client.nack_lease)
+    trim_lease = blocking(Client.trim_lease)
     end_lease = blocking(Client.end_lease)
     refresh_staleness = blocking(Client.refresh_staleness)
     update_priorities = blocking(Client.update_priorities)

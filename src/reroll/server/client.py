@@ -100,6 +100,7 @@ class Client:
     is_ready = asking(ReplayBuffer.is_ready)
     wait_ready = asking(ReplayBuffer.wait_ready)
     ack_lease = asking(ReplayBuffer.ack_lease)
+    trim_lease = asking(ReplayBuffer.trim_lease)
     end_lease = asking(ReplayBuffer.end_lease)
     refresh_staleness = asking(ReplayBuffer.refresh_staleness)
     update_priorities = asking(ReplayBuffer.update_priorities)
