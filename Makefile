@@ -54,6 +54,7 @@ bench: $(STAMP)  ## Measure every operation, its growth, and a scanning design b
 	$(BIN)/python benchmarks/durability.py
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/integrations.py
+	$(BIN)/python benchmarks/server.py
 	$(BIN)/python benchmarks/ray.py
 
 clean:  ## Remove the environment and all caches.

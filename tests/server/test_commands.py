@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from reroll import InvalidArgument, ReplayBufferConfig, Status, connect
+from reroll import InvalidArgument, ReplayBufferConfig, Status, connect, connect_blocking
 from reroll.testing.buffer.builders import group, names
 from server.program import Program, run
 
 
-async def test_a_server_with_keys_is_pinged(tmp_path):
+def test_a_server_with_keys_is_pinged(tmp_path):
     for name in ("server", "trainer", "stranger"):
-        assert run("keygen", name, "--directory", str(tmp_path)).returncode == 0
+        assert run("keygen", name, "--directory", str(tmp_path)).exit_code == 0
     (tmp_path / "buffer.yaml").write_text("sampler: lifo\ncapacity: 3\n")
     log = tmp_path / "log"
     options = (
@@ -24,16 +24,16 @@ async def test_a_server_with_keys_is_pinged(tmp_path):
         address = server.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104  (it has keys)
         server_key = ("--server-key", str(tmp_path / "server.public"), "--timeout", "1")
         done = run("ping", address, "--key", str(tmp_path / "trainer.secret"), *server_key)
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
         assert json.loads(done.stdout)["groups"] == 0
         denied = run("ping", address, "--key", str(tmp_path / "stranger.secret"), *server_key)
-        assert denied.returncode == 1
+        assert denied.exit_code == 1
         assert "does not answer" in denied.stderr
         keys = {"key": tmp_path / "trainer.secret", "server_key": tmp_path / "server.public"}
-        async with connect(address, **keys) as client:
+        with connect_blocking(address, **keys) as client:
             for name in "abc":
-                await client.put(group(name), "t")
-            assert names(await client.get(3, "t", Status.COMPLETED)) == ["c", "b", "a"], "as the file says"
+                client.put(group(name), "t")
+            assert names(client.get(3, "t", Status.COMPLETED)) == ["c", "b", "a"], "as the file says"
         assert server.stop() == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     messages = [line["message"] for line in lines]
@@ -57,7 +57,7 @@ async def test_a_server_with_keys_is_pinged(tmp_path):
 )
 def test_what_is_wrong_is_one_line(arguments, said):
     done = run(*arguments)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert done.stderr.startswith("reroll: ")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_one_line(arguments, said):
 
 def test_nobody_there():
     done = run("ping", "tcp://127.0.0.1:9", "--timeout", "0.3")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "does not answer" in done.stderr
 
 

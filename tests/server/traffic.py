@@ -15,10 +15,12 @@ from reroll import Closed, LeaseExpired, Status, WaitTimeout, connect
 from reroll.testing.buffer.builders import group
 
 
-async def produce(client: Any, number: int, count: int, note: Any, dice: random.Random) -> None:
+async def produce(
+    client: Any, number: int, count: int, note: Any, dice: random.Random, *, aborted: float
+) -> None:
     for index in range(count):
         name = f"{number}-{index}"
-        status = Status.ABORTED if dice.random() < 0.2 else Status.COMPLETED
+        status = Status.ABORTED if dice.random() < aborted else Status.COMPLETED
         await client.put(group(name, members=2, tokens=200, status=status), "t", model_step=index)
         note(name)
 
@@ -71,7 +73,9 @@ async def main() -> None:
 
         async with connect(address, heartbeat_s=0.1, patience_s=60) as client:
             if role == "produce":
-                await produce(client, int(number), int(count), note, dice)
+                await produce(client, int(number), int(count), note, dice, aborted=0.0)
+            elif role == "abort":
+                await produce(client, int(number), int(count), note, dice, aborted=0.3)
             elif role == "hold":
                 await hold(client)
             else:

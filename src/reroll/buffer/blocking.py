@@ -65,6 +65,8 @@ class BlockingReplayBuffer:
     wait_ready = blocking(ReplayBuffer.wait_ready)
     ack_lease = blocking(ReplayBuffer.ack_lease)
     nack_lease = blocking(ReplayBuffer.nack_lease)
+    trim_lease = blocking(ReplayBuffer.trim_lease)
+    end_lease = blocking(ReplayBuffer.end_lease)
     refresh_staleness = blocking(ReplayBuffer.refresh_staleness)
     update_priorities = blocking(ReplayBuffer.update_priorities)
     patch = blocking(ReplayBuffer.patch)

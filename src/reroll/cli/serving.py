@@ -58,7 +58,6 @@ def serve(
         from reroll.server.running import run_until_stopped  # noqa: PLC0415
     except ImportError as error:
         fail(str(error))
-    log_to_stderr(as_json=log_json)
     limits = Limits(
         max_clients=max_clients,
         max_message_bytes=max_message_bytes,
@@ -72,6 +71,7 @@ def serve(
         server = Server(buffer, bind, key=key, allow=allow, limits=limits, checkpoints=checkpoints)
         if preparing is not None:
             _add_preparer(server, preparing)
+        log_to_stderr(as_json=log_json)
         await run_until_stopped(server, lambda address: typer.echo(f"ready at {address}"))
 
     try:

@@ -1,6 +1,11 @@
-"""Arguments and results as bytes: the codec, which also knows what the verbs of a buffer return."""
+"""Arguments and results as bytes: the codec, which also knows what the verbs of a buffer return.
 
-from typing import Any
+Most are a few numbers and names; those are MessagePack as it is, which is several times quicker to write and to read.
+"""
+
+from typing import Any, Final
+
+import msgspec
 
 from reroll.buffer.flow import Wait
 from reroll.buffer.reservations import Reservation
@@ -8,6 +13,7 @@ from reroll.buffer.stats import Distribution, Lengths, ResponseStats, Stats, Tas
 from reroll.codec import decode, encode, register
 from reroll.engine.ledger import Amount
 from reroll.engine.rows import Row
+from reroll.errors import CorruptData
 from reroll.sample import SampleInfo
 
 for _kind in (
@@ -17,11 +23,32 @@ for _kind in (
     register(_kind, name=f"reroll.{_kind.__name__}")
 
 
+_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
+_ENCODED: Final = b"R"
+"""How the codec begins. As MessagePack that would be a number, and those are never sent so."""
+_write: Final = msgspec.msgpack.Encoder().encode
+_read: Final = msgspec.msgpack.Decoder().decode
+
+
 def to_bytes(value: Any, name: str = "value") -> bytes:
     """Return a value as bytes. Raises NotStorable, with the path under this name to what cannot be sent."""
+    if (
+        type(value) is dict
+        and _PLAIN.issuperset(map(type, value.values()))
+        and {str}.issuperset(map(type, value))
+    ):
+        try:
+            return _write(value)
+        except (OverflowError, UnicodeEncodeError):  # a large integer, broken text
+            pass
     return encode(value, root=name)
 
 
 def to_value(blob: bytes | memoryview) -> Any:
     """Return the value again; runs nothing that it reads. Raises CorruptData, UnsupportedFormat."""
-    return decode(blob)
+    if blob[:1] == _ENCODED:
+        return decode(blob)
+    try:
+        return _read(blob)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise CorruptData(f"these bytes are no value: {error}") from None

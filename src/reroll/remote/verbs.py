@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
 from os import PathLike, fspath
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.engine.limiters import known_options
@@ -16,6 +16,8 @@ from reroll.errors import InvalidArgument
 from reroll.query import And, Compare, Not, OneOf, Or, Query
 
 C = TypeVar("C", bound=type)
+P = ParamSpec("P")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -37,8 +39,8 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[s
 
 def plain(name: str, value: Any) -> Any:
     """Return an argument as a value that can be written as bytes, if it is known how."""
-    if isinstance(value, And | Or | Not | OneOf | Compare):
-        return query_as_dict(value)
+    if name in ("where", "which") and isinstance(value, Mapping | And | Or | Not | OneOf | Compare):
+        return _without_nodes(value)
     if name == "rate_limiter" and not isinstance(value, str | dict):
         options = known_options(value)
         if options is None:
@@ -72,11 +74,22 @@ def query_as_dict(query: Query) -> dict[str, Any]:
             return {field: {order.value: operand}}
 
 
+def _without_nodes(where: Any) -> Any:
+    """Return a query that is written as a dict, with parsed queries inside of it written so, too."""
+    if isinstance(where, And | Or | Not | OneOf | Compare):
+        return query_as_dict(where)
+    if isinstance(where, Mapping):
+        return {name: _without_nodes(value) for name, value in where.items()}
+    if type(where) in (list, tuple):
+        return type(where)(map(_without_nodes, where))
+    return where
+
+
 def verbs_of(cls: C) -> C:
     """Give a class all verbs that it does not have itself; a decorator."""
     for name, verb in VERBS.items():
         if name not in vars(cls):
-            setattr(cls, name, _asking(name, verb))
+            setattr(cls, name, asking(verb))
     return cls
 
 
@@ -91,9 +104,15 @@ def same_words(verb: Callable[..., Any]) -> Callable[[F], F]:
     return told
 
 
-def _asking(name: str, verb: Verb) -> Verb:
+def asking(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a verb that has another carried out, by `_call(name, arguments)`."""
+    name = verb.__name__
+
     @wraps(verb)
-    async def ask(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(name, bound(name, args, kwargs))
+    async def ask(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        value: T = await self._call(name, bound(name, args, kwargs))
+        return value
 
     return ask

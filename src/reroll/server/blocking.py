@@ -2,20 +2,31 @@
 
 import asyncio
 import concurrent.futures
-import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from reroll.buffer.batch import Batch
 from reroll.errors import Closed
 from reroll.sample import Sample
 from reroll.server.client import Client
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+def blocking(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a verb of an object whose `_target` has it as a coroutine, for threads."""
+
+    @wraps(verb)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._run(verb(self._target, *args, **kwargs))
+        return result
+
+    return call
 
 
 class BlockingClient:
@@ -27,6 +38,41 @@ class BlockingClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reroll-client", daemon=True)
         self._thread.start()
+
+    put = blocking(Client.put)
+    reserve = blocking(Client.reserve)
+    release = blocking(Client.release)
+    advance = blocking(Client.advance)
+    get = blocking(Client.get)
+    take_batch = blocking(Client.take_batch)
+    sample = blocking(Client.sample)
+    is_ready = blocking(Client.is_ready)
+    wait_ready = blocking(Client.wait_ready)
+    ack_lease = blocking(Client.ack_lease)
+    nack_lease = blocking(Client.nack_lease)
+    trim_lease = blocking(Client.trim_lease)
+    end_lease = blocking(Client.end_lease)
+    refresh_staleness = blocking(Client.refresh_staleness)
+    update_priorities = blocking(Client.update_priorities)
+    patch = blocking(Client.patch)
+    delete = blocking(Client.delete)
+    forget = blocking(Client.forget)
+    set_rate_limiter = blocking(Client.set_rate_limiter)
+    save = blocking(Client.save)
+    resume = blocking(Client.resume)
+    commit = blocking(Client.commit)
+    rewind = blocking(Client.rewind)
+    count = blocking(Client.count)
+    count_statuses = blocking(Client.count_statuses)
+    query = blocking(Client.query)
+    peek = blocking(Client.peek)
+    ledger = blocking(Client.ledger)
+    stats = blocking(Client.stats)
+    metrics = blocking(Client.metrics)
+    to_arrow = blocking(Client.to_arrow)
+    to_pandas = blocking(Client.to_pandas)
+    health = blocking(Client.health)
+    ask = blocking(Client.ask)
 
     def __len__(self) -> int:
         return len(self._target)
@@ -110,6 +156,9 @@ class BlockingLease:
 class BlockingBatch:
     """A Batch whose `ack` and `nack` are plain calls."""
 
+    ack = blocking(Batch.ack)
+    nack = blocking(Batch.nack)
+
     def __init__(self, run: Run, batch: Batch) -> None:
         self._run = run
         self._target = batch
@@ -117,24 +166,3 @@ class BlockingBatch:
         self.groups: dict[str, list[list[Any]]] = batch.groups
         self.samples: dict[str, list[Sample]] = batch.samples
         self.counts: dict[str, int] = batch.counts
-
-    def ack(self) -> None:
-        """Consume the groups. Raises LeaseExpired if the lease had ended and some were handed out again."""
-        self._run(self._target.ack())
-
-    def nack(self) -> None:
-        """Give the groups back, to their old place."""
-        self._run(self._target.nack())
-
-
-def _blocking(verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
-    @wraps(verb)
-    def call(self: BlockingClient, /, *args: Any, **kwargs: Any) -> T:
-        return self._run(verb(self._target, *args, **kwargs))
-
-    return call
-
-
-for _name, _verb in inspect.getmembers(Client, inspect.iscoroutinefunction):
-    if not _name.startswith("_") and _name != "close":
-        setattr(BlockingClient, _name, _blocking(_verb))

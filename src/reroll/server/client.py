@@ -5,26 +5,32 @@ that nothing is lost on the way. `lease` gives a lease that lives as long as thi
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Hashable, Mapping, Sequence
 from os import PathLike, urandom
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from reroll.buffer.arguments import checked_task
+from reroll.buffer.arguments import Where, checked_task
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.errors import InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.buffer.reservations import Reservation
+from reroll.errors import CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.query import Scalar
 from reroll.remote.groups import sent, taken
-from reroll.remote.verbs import bound, same_words, verbs_of
+from reroll.remote.values import to_value
+from reroll.remote.verbs import asking, bound, plain, same_words
 from reroll.rollout import Status
-from reroll.sample import Sample
+from reroll.sample import Sample, SampleInfo
 from reroll.server.connection import Connection
 from reroll.server.keys import read_pair, read_public
 from reroll.server.prefetch import Prefetch
+from reroll.server.wire import Answer, Lent
 from reroll.waiting import deadline_of
 
+_UNKNOWN: Final = (0, 1.0, 1.0, 1.0, 0, 0, 0)
+"""In place of what is known of a draw, where nothing was drawn."""
 
-@verbs_of
+
 class Client:
     """A buffer on a server, for asyncio; made by `reroll.connect`. It connects with its first call.
 
@@ -86,24 +92,78 @@ class Client:
         """Ask a service that stands beside the buffer: `verb` is its name, a dot, and what is asked for."""
         return await self._call(verb, dict(arguments))
 
+    # --- verbs that are asked for as they are
+
+    reserve = asking(ReplayBuffer.reserve)
+    release = asking(ReplayBuffer.release)
+    advance = asking(ReplayBuffer.advance)
+    is_ready = asking(ReplayBuffer.is_ready)
+    wait_ready = asking(ReplayBuffer.wait_ready)
+    ack_lease = asking(ReplayBuffer.ack_lease)
+    trim_lease = asking(ReplayBuffer.trim_lease)
+    end_lease = asking(ReplayBuffer.end_lease)
+    refresh_staleness = asking(ReplayBuffer.refresh_staleness)
+    update_priorities = asking(ReplayBuffer.update_priorities)
+    patch = asking(ReplayBuffer.patch)
+    delete = asking(ReplayBuffer.delete)
+    forget = asking(ReplayBuffer.forget)
+    set_rate_limiter = asking(ReplayBuffer.set_rate_limiter)
+    save = asking(ReplayBuffer.save)
+    resume = asking(ReplayBuffer.resume)
+    commit = asking(ReplayBuffer.commit)
+    rewind = asking(ReplayBuffer.rewind)
+    count = asking(ReplayBuffer.count)
+    count_statuses = asking(ReplayBuffer.count_statuses)
+    query = asking(ReplayBuffer.query)
+    ledger = asking(ReplayBuffer.ledger)
+    stats = asking(ReplayBuffer.stats)
+    metrics = asking(ReplayBuffer.metrics)
+
     # --- groups go in
 
     @same_words(ReplayBuffer.put)
-    async def put(self, items: Sequence[Any], task_name: str, **options: Any) -> int | None:
-        arguments = bound("put", (items, task_name), options)
+    async def put(
+        self,
+        items: Sequence[Any],
+        task_name: str,
+        *,
+        model_step: int | None = None,
+        current_train_step: int | None = None,
+        stale_threshold: int | None = None,
+        token_stale_threshold: int | None = None,
+        expired_groups_retryable: bool = True,
+        priority: float | None = None,
+        tags: Mapping[str, Scalar] | None = None,
+        uid: int | None = None,
+        put_id: Hashable = None,
+        reservation: Reservation | None = None,
+        timeout: float | None = None,
+    ) -> int | None:
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
             raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
-        if arguments.get("put_id") is None:  # a put that is sent again is stored once
+        if put_id is None:  # a put that is sent again is stored once
             self._puts += 1
-            arguments["put_id"] = f"{self._name}-{self._puts}"
-        blobs: list[bytes] = []
-        if items:
-            known, blob = sent(items, arguments.get("model_step"))
-            del arguments["items"]
-            arguments["known"] = known
-            blobs.append(blob)
-        uid: int | None = await self._call("put", arguments, blobs)
-        return uid
+            put_id = f"{self._name}-{self._puts}"
+        arguments: dict[str, Any] = {
+            "task_name": task_name,
+            "model_step": model_step,
+            "current_train_step": current_train_step,
+            "stale_threshold": stale_threshold,
+            "token_stale_threshold": token_stale_threshold,
+            "expired_groups_retryable": expired_groups_retryable,
+            "priority": priority,
+            "tags": plain("tags", tags),
+            "uid": uid,
+            "put_id": put_id,
+            "reservation": reservation,
+            "timeout": timeout,
+        }
+        if not items:
+            answer, _ = await self._ask("put", {"items": [], **arguments})
+        else:
+            arguments["known"], blob = sent(items, model_step)
+            answer, _ = await self._ask("put", arguments, [blob])
+        return answer.whole
 
     # --- groups come out
 
@@ -119,9 +179,21 @@ class Client:
 
     @same_words(ReplayBuffer.take_batch)
     async def take_batch(
-        self, task_batch_sizes: Mapping[str, int], **options: Any
+        self,
+        task_batch_sizes: Mapping[str, int],
+        *,
+        group_status: Status | str = Status.COMPLETED,
+        wait: bool = False,
+        timeout: float | None = None,
+        train_step: int | None = None,
     ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
-        arguments = bound("take_batch", (task_batch_sizes,), options)
+        arguments = {
+            "task_batch_sizes": plain("task_batch_sizes", task_batch_sizes),
+            "group_status": group_status,
+            "wait": wait,
+            "timeout": timeout,
+            "train_step": train_step,
+        }
         samples = await self._take("take_batch", arguments)
         while missing := _missing(samples, arguments):
             try:
@@ -134,8 +206,24 @@ class Client:
         return groups, {task: len(some) for task, some in groups.items()}
 
     @same_words(ReplayBuffer.sample)
-    async def sample(self, n: int, task_name: str, **options: Any) -> list[Sample]:
-        arguments = bound("sample", (n, task_name), options)
+    async def sample(
+        self,
+        n: int,
+        task_name: str,
+        *,
+        timeout: float | None = None,
+        replace: bool = False,
+        allow_short: bool = False,
+        train_step: int | None = None,
+    ) -> list[Sample]:
+        arguments = {
+            "n": n,
+            "task_name": task_name,
+            "timeout": timeout,
+            "replace": replace,
+            "allow_short": allow_short,
+            "train_step": train_step,
+        }
         (samples,) = (await self._take("sample", arguments)).values()
         return samples
 
@@ -155,38 +243,38 @@ class Client:
 
     @same_words(ReplayBuffer.peek)
     async def peek(self, uids: Any) -> list[list[Any]]:
-        (_, done), blobs = await self._ask("peek", bound("peek", (uids,), {}))
-        return list(map(taken, done, blobs))
+        answer, blobs = await self._ask("peek", bound("peek", (uids,), {}))
+        return list(map(taken, answer.done, blobs))
 
     @same_words(ReplayBuffer.to_arrow)
-    async def to_arrow(self, where: Any = None, **options: Any) -> Any:
+    async def to_arrow(
+        self, where: Where | None = None, *, payloads: bool = False, place: str | None = "resident"
+    ) -> Any:
         from reroll.buffer import arrow  # noqa: PLC0415  (optional)
 
         arrow.check_installed()
         import pyarrow as pa  # noqa: PLC0415
 
-        written = await self._call("to_arrow", bound("to_arrow", (where,), options))
+        arguments = {"where": plain("where", where), "payloads": payloads, "place": place}
+        written = await self._call("to_arrow", arguments)
         return pa.ipc.open_stream(written).read_all()
 
     @same_words(ReplayBuffer.to_pandas)
-    async def to_pandas(self, where: Any = None, **options: Any) -> Any:
+    async def to_pandas(
+        self, where: Where | None = None, *, payloads: bool = False, place: str | None = "resident"
+    ) -> Any:
         from reroll.buffer import arrow  # noqa: PLC0415  (optional)
 
         arrow.check_pandas()
-        return arrow.frame_of(await self.to_arrow(where, **options))
+        return arrow.frame_of(await self.to_arrow(where, payloads=payloads, place=place))
 
     # ---
 
     async def _take(self, verb: str, arguments: dict[str, Any]) -> dict[str, list[Sample]]:
         """Have groups handed out, and consume them now that they are here; those that others got meanwhile are left out."""
-        ((lease, is_durable, infos), done), blobs = await self._ask(verb, arguments)
-        try:
-            samples = _samples(infos, done, blobs)
-        except BaseException:
-            if lease is not None:
-                self._connection.tell("nack_lease", {"lease": lease})
-            raise
-        if lease is not None and not is_durable:  # as long as the server lives, it gets there
+        lent, samples = await self._handed_out(verb, arguments)
+        lease = lent.lease
+        if lease is not None and not lent.is_durable:  # as long as the server lives, it gets there
             self._connection.tell("ack_lease", {"lease": lease})
         elif lease is not None:
             gone = await _to_the_end(self._acknowledged(lease))
@@ -208,16 +296,27 @@ class Client:
         )
         if options.get("ttl_s") is not None:
             arguments["ttl_s"] = options["ttl_s"]
-        ((lease, _, infos), done), blobs = await self._ask("lend", arguments)
-        try:
-            return Batch(self, lease, _samples(infos, done, blobs))
-        except BaseException:
-            self._connection.tell("nack_lease", {"lease": lease})
-            raise
+        lent, samples = await self._handed_out("lend", arguments)
+        assert lent.lease is not None  # noqa: S101  (that is what was asked for)
+        return Batch(self, lent.lease, samples)
 
-    async def ack_lease(self, lease: int) -> None:
-        """Acknowledge a lease by its id; what `Batch.ack` does."""
-        await self._call("ack_lease", {"lease": lease})
+    async def _handed_out(self, verb: str, arguments: dict[str, Any]) -> tuple[Lent, dict[str, list[Sample]]]:
+        """Have groups handed out, and decode them; if that cannot be done, they are given back."""
+        answer, blobs = await self._ask(verb, arguments)
+        lent = answer.lent
+        if lent is None:
+            raise CorruptData(f"the server answered {verb} without groups")
+        groups = map(taken, answer.done, blobs)
+        try:
+            samples = {
+                task: [Sample(next(groups), SampleInfo(*(info or _UNKNOWN))) for info in infos]
+                for task, infos in lent.infos.items()
+            }
+        except BaseException:
+            if lent.lease is not None:
+                self._connection.tell("nack_lease", {"lease": lent.lease})
+            raise
+        return lent, samples
 
     async def nack_lease(self, lease: int) -> None:
         """Give a lease back by its id; what `Batch.nack` does."""
@@ -225,10 +324,12 @@ class Client:
             await self._call("nack_lease", {"lease": lease})
 
     async def _call(self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()) -> Any:
-        (value, _), _ = await self._ask(verb, arguments, blobs)
-        return value
+        answer, _ = await self._ask(verb, arguments, blobs)
+        return to_value(answer.value) if answer.value else answer.whole
 
-    async def _ask(self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()) -> Any:
+    async def _ask(
+        self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()
+    ) -> tuple[Answer, list[bytes]]:
         if self._deadline_s is None:
             return await self._connection.call(verb, arguments, blobs)
         try:
@@ -246,13 +347,6 @@ class Client:
         if self._connected is None:
             self._connected = Connection(self._address, **self._options)
         return self._connected
-
-
-def _samples(
-    infos: Mapping[str, Sequence[Any]], done: Sequence[bytes], blobs: Sequence[bytes]
-) -> dict[str, list[Sample]]:
-    groups = map(taken, done, blobs)
-    return {task: [Sample(next(groups), info) for info in drawn] for task, drawn in infos.items()}
 
 
 def _missing(samples: Mapping[str, Sequence[Any]], arguments: Mapping[str, Any]) -> dict[str, int]:

@@ -15,14 +15,14 @@ import zmq
 
 from reroll.errors import Closed, ProtocolMismatch, RerollError, Unreachable
 from reroll.remote.failures import to_failure
-from reroll.remote.values import to_bytes, to_value
+from reroll.remote.values import to_bytes
 from reroll.server.heart import Heart
 from reroll.server.keys import KeyPair
 from reroll.server.port import Port
-from reroll.server.wire import Call, Malformed, ToServer, frames_of, read_to_client
+from reroll.server.wire import Answer, Call, Malformed, ToServer, frames_of, read_to_client
 
-_MESSAGE_BYTES: Final = 16 << 20
-"""Calls share a message up to this size."""
+_MESSAGE_BYTES: Final = 1 << 20
+"""Calls share a message up to this size. While it leaves, the next ones are encoded."""
 _FAREWELL_S: Final = 0.5
 """How long the last messages have to leave."""
 
@@ -33,7 +33,7 @@ class _Waiting:
 
     call: Call
     blobs: Sequence[bytes]
-    answer: "asyncio.Future[tuple[Any, list[bytes]]]"
+    answer: "asyncio.Future[tuple[Answer, list[bytes]]]"
     since: float
 
 
@@ -57,6 +57,7 @@ class Connection:
         self._waiting: dict[int, _Waiting] = {}
         self._last = 0
         self._outbox: list[_Waiting] = []
+        self._outbox_bytes = 0
         self._cancelled: list[int] = []
         self._received: list[int] = []
         self._told: set[asyncio.Future[Any]] = set()
@@ -71,8 +72,10 @@ class Connection:
         self._heart = Heart(self._socket(pair, server_key, None), session, heartbeat_s)
         self._beating = asyncio.create_task(self._beat(), name="reroll-client")
 
-    async def call(self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()) -> Any:
-        """Have a verb carried out, and return its value and its groups.
+    async def call(
+        self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()
+    ) -> tuple[Answer, list[bytes]]:
+        """Have a verb carried out, and return the answer and its groups.
 
         Whoever is cancelled has its wait on the server cancelled, and what the call got given back.
         """
@@ -143,7 +146,11 @@ class Connection:
             call, blobs, self._loop.create_future(), time.monotonic()
         )
         self._outbox.append(waiting)
-        self._schedule()
+        self._outbox_bytes += sum(map(len, blobs))
+        if self._outbox_bytes >= _MESSAGE_BYTES:
+            self._flush()
+        else:
+            self._schedule()
         return call.number, waiting
 
     def _schedule(self) -> None:
@@ -157,6 +164,7 @@ class Connection:
         if self.is_closed and not self._waiting:
             return
         outbox, self._outbox = self._outbox, []
+        self._outbox_bytes = 0
         asked = list(self._waiting) if is_heartbeat else None
         calls: list[Call] = []
         blobs: list[bytes] = []
@@ -187,7 +195,7 @@ class Connection:
             return  # asked for again by the next heartbeat
         self._heard_at = time.monotonic()
         self.length = message.length
-        blobs_at = 2
+        blobs_at = 1
         for answer in message.answers:
             blobs = frames[blobs_at : blobs_at + answer.blobs]
             blobs_at += answer.blobs
@@ -199,7 +207,7 @@ class Connection:
                 if answer.is_error:
                     waiting.answer.set_exception(to_failure(answer.value))
                 else:
-                    waiting.answer.set_result((to_value(answer.value), [blob.bytes for blob in blobs]))
+                    waiting.answer.set_result((answer, [blob.bytes for blob in blobs]))
             except RerollError as error:  # an answer that cannot be read
                 waiting.answer.set_exception(error)
         for number in message.lost or ():

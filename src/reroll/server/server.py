@@ -18,7 +18,7 @@ import zmq
 from reroll.config import ReplayBufferConfig
 from reroll.errors import Closed, CorruptData, InvalidConfig, LimitReached, RerollError
 from reroll.remote.failures import failure_to_bytes
-from reroll.remote.values import to_bytes, to_value
+from reroll.remote.values import to_value
 from reroll.server.gate import Gate
 from reroll.server.keys import check_can_be_open, read_allowed, read_pair
 from reroll.server.limits import Limits
@@ -169,14 +169,15 @@ class Server:
         """Take a message in. Whatever it holds, this does not raise."""
         identity = frames[0].bytes
         try:
-            version = version_of(frames[1].bytes) if len(frames) > 2 else None
+            first = frames[1].bytes if len(frames) > 1 else b""
+            version = version_of(first)
             if version is None:
                 self._count_malformed(identity, "no message of reroll")
                 return
             if version != VERSION:
                 self._refuse(identity, version)
                 return
-            message = read_to_server(frames[2].bytes, len(frames) - 3)
+            message = read_to_server(first, len(frames) - 2)
         except Malformed as error:
             self._count_malformed(identity, str(error))
             return
@@ -191,7 +192,7 @@ class Server:
         session.heard_at = time.monotonic()
         for number in message.received:
             session.received(number)
-        blobs_at = 3
+        blobs_at = 2
         for call in message.calls:
             blobs = frames[blobs_at : blobs_at + call.blobs]
             blobs_at += call.blobs
@@ -236,8 +237,7 @@ class Server:
             arguments = to_value(call.arguments)
             if type(arguments) is not dict or not all(type(name) is str for name in arguments):
                 raise CorruptData("the arguments of a call are a dict by name")  # noqa: TRY301
-            value, groups = await self._serving.carry_out(session, call.number, call.verb, arguments, blobs)
-            answer = Answer(call.number, False, to_bytes(value), len(groups))
+            answer, groups = await self._serving.carry_out(session, call.number, call.verb, arguments, blobs)
         except asyncio.CancelledError:
             session.end(call.number)
             raise

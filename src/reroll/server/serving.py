@@ -7,6 +7,7 @@ between loses nothing and doubles nothing. Where groups are used several times t
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -17,17 +18,20 @@ from reroll.buffer.reservations import Reservation
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument
 from reroll.remote.groups import as_bytes, given, received
+from reroll.remote.values import to_bytes
 from reroll.remote.verbs import SIGNATURES
 from reroll.rollout import Status
 from reroll.sample import Sample
 from reroll.server.session import Session
+from reroll.server.wire import Answer, Info, Lent
 
 
 class Outcome(NamedTuple):
-    """What a call returns: a value, and groups."""
+    """What a call returns: a value, or groups."""
 
     value: Any
     groups: Sequence[Shown | list[Any]] = ()
+    lent: Lent | None = None
 
 
 class Service(Protocol):
@@ -68,18 +72,25 @@ class Serving:
 
     async def carry_out(
         self, session: Session, number: int, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes]
-    ) -> tuple[Any, list[bytes]]:
-        """Carry a call out; return its value, with what was done to each group, and the groups."""
+    ) -> tuple[Answer, list[bytes]]:
+        """Carry a call out; return the answer, and its groups."""
         if verb in OWN_VERBS:
-            with as_bytes():
+            with as_bytes() if verb in _GIVING else nullcontext():
                 outcome = await getattr(self, f"_do_{verb}")(session, number, arguments, blobs)
         elif verb in SIGNATURES:
             outcome = Outcome(await getattr(self._buffer, verb)(**arguments))
         else:
             service, _, name = verb.partition(".")
             outcome = Outcome(await getattr(self._services[service], name)(**arguments))
+        value = outcome.value
+        if not outcome.groups and outcome.lent is None:
+            if value is None or (type(value) is int and abs(value) < 1 << 62):
+                return Answer(number, False, whole=value), []
+            return Answer(number, False, to_bytes(value)), []
         crossing = [given(group) for group in outcome.groups]
-        return (outcome.value, [done for done, _ in crossing]), [blob for _, blob in crossing]
+        blobs = [blob for _, blob in crossing]
+        done = [done for done, _ in crossing]
+        return Answer(number, False, lent=outcome.lent, done=done, blobs=len(blobs)), blobs
 
     async def give_back(self, session: Session) -> None:
         """Let all that a client held come back: it is gone."""
@@ -118,10 +129,8 @@ class Serving:
             batch = await self._buffer.lease(**arguments)
             return self._lent(session, number, batch.id, batch.samples)
         groups, _ = await self._buffer.take_batch(**arguments)
-        return Outcome(
-            (None, False, {task: [None] * len(some) for task, some in groups.items()}),
-            [group for some in groups.values() for group in some],
-        )
+        infos: dict[str, list[Info | None]] = {task: [None] * len(some) for task, some in groups.items()}
+        return Outcome(None, [group for some in groups.values() for group in some], Lent(None, False, infos))
 
     async def _do_sample(
         self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
@@ -129,8 +138,10 @@ class Serving:
         replace, allow_short = arguments.get("replace"), arguments.pop("allow_short", False)
         if replace or checked_count("n", arguments.get("n")) < 1:
             samples = await self._buffer.sample(**arguments, allow_short=allow_short)
-            infos = {arguments["task_name"]: [info for _, info in samples]}
-            return Outcome((None, False, infos), [group for group, _ in samples])
+            infos: dict[str, list[Info | None]] = {
+                arguments["task_name"]: [Info(*info) for _, info in samples]
+            }
+            return Outcome(None, [group for group, _ in samples], Lent(None, False, infos))
         n, task = arguments.pop("n"), checked_task(arguments.pop("task_name", None))
         arguments.pop("replace", None)
         batch = await self._buffer.lease({task: n}, wait=not allow_short, **arguments)
@@ -212,11 +223,11 @@ class Serving:
         self, session: Session, number: int, lease: int, samples: Mapping[str, Sequence[Sample]]
     ) -> Outcome:
         session.leases[number] = lease
-        infos = {task: [info for _, info in drawn] for task, drawn in samples.items()}
-        is_durable = self._config.store is not None
-        return Outcome(
-            (lease, is_durable, infos), [group for drawn in samples.values() for group, _ in drawn]
-        )
+        infos: dict[str, list[Info | None]] = {
+            task: [Info(*info) for _, info in drawn] for task, drawn in samples.items()
+        }
+        lent = Lent(lease, self._config.store is not None, infos)
+        return Outcome(None, [group for drawn in samples.values() for group, _ in drawn], lent)
 
     def _leaves_when_lent(self, task: str) -> bool:
         return self._config.for_task(task).max_times_sampled == 1
@@ -240,4 +251,6 @@ class Serving:
         return self._checkpoints / inside
 
 
+_GIVING: Final = frozenset({"take_batch", "lend", "sample", "peek"})
+"""Verbs that give groups, which may stay bytes."""
 OWN_VERBS: Final = frozenset(name.removeprefix("_do_") for name in vars(Serving) if name.startswith("_do_"))

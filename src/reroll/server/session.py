@@ -24,7 +24,7 @@ class Answered(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """How much is kept for it."""
-        return len(self.answer.value) + sum(map(len, self.blobs))
+        return len(self.answer.value) + sum(map(len, self.answer.done)) + sum(map(len, self.blobs))
 
 
 class Pending(NamedTuple):

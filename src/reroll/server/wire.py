@@ -1,15 +1,15 @@
 """The messages between a client and a server, and how they are framed.
 
-A message is frames: what it is (`HEAD`: magic and version), a body (MessagePack), and the blobs of its calls or answers,
-in their order, one for each group. A server that reads another version answers with `HEAD`, "refused" and a text; that
-much is the same in all versions. Nothing that arrives is unpickled.
+A message is frames: first what it is (`HEAD`: magic and version) and its body (MessagePack), then the blobs of its calls or
+answers, in their order, one for each group. A server that reads another version answers with `HEAD`, "refused" and a text, in
+one frame; that much is the same in all versions. Nothing that arrives is unpickled.
 
 Calls have numbers, which count up in a session. A client repeats a call until it has the answer; a server carries it out
 once, and keeps the answer until it is told that it was received.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -52,12 +52,39 @@ class ToServer(msgspec.Struct, array_like=True, frozen=True):
     """A heartbeat for another connection, that of this session; nothing else of the message counts."""
 
 
+class Info(NamedTuple):
+    """A `SampleInfo` on its way."""
+
+    uid: int
+    priority: float
+    probability: float
+    weight: float
+    times_sampled: int
+    staleness: int
+    table_size: int
+
+
+class Lent(msgspec.Struct, array_like=True, frozen=True):
+    """Groups that were handed out."""
+
+    lease: int | None
+    """None: they are consumed."""
+    is_durable: bool
+    """Whether the lease must be acknowledged before anybody sees the groups."""
+    infos: dict[str, list[Info | None]]
+
+
 class Answer(msgspec.Struct, array_like=True, frozen=True):
-    """What came of a call."""
+    """What came of a call: an error, groups, a number or nothing, or any other value."""
 
     number: int
     is_error: bool
-    value: bytes
+    value: bytes = b""
+    whole: int | None = None
+    """The value, if it is a whole number or None, and `value` is empty."""
+    lent: Lent | None = None
+    done: list[bytes] = []
+    """What was done to each group."""
     blobs: int = 0
 
 
@@ -82,43 +109,44 @@ class Malformed(Exception):  # noqa: N818  (never leaves this package)
 
 def frames_of(message: ToServer | ToClient, blobs: Sequence[bytes] = ()) -> list[bytes]:
     """Return the frames of a message."""
-    return [HEAD, _write(message), *blobs]
+    return [HEAD + _write(message), *blobs]
 
 
 def refusal(text: str) -> list[bytes]:
     """Return the frames that tell a peer of any version why it is not served."""
-    return [HEAD, REFUSED, text.encode()]
+    return [HEAD + REFUSED + text.encode()]
 
 
-def version_of(head: bytes) -> int | None:
+def version_of(first: bytes) -> int | None:
     """Return which version a first frame names, None if it is not ours at all."""
-    return head[-1] if len(head) == len(HEAD) and head.startswith(MAGIC) else None
+    return first[len(MAGIC)] if len(first) >= len(HEAD) and first.startswith(MAGIC) else None
 
 
-def read_to_server(body: bytes, blobs: int) -> ToServer:
-    """Return what a client sent. Raises Malformed."""
-    message = _read(_read_to_server, body)
+def read_to_server(first: bytes, blobs: int) -> ToServer:
+    """Return what a client sent, in a first frame of our version. Raises Malformed."""
+    message = _read(_read_to_server, first)
     _check_count(message.calls, blobs)
     return message
 
 
 def read_to_client(frames: Sequence[Any]) -> ToClient:
     """Return what a server sent. Raises ProtocolMismatch, Malformed."""
-    version = version_of(frames[0].bytes) if frames else None
-    if len(frames) >= 3 and frames[1].bytes == REFUSED:
-        raise ProtocolMismatch(frames[2].bytes.decode(errors="replace"))
-    if version != VERSION or len(frames) < 2:
+    first = frames[0].bytes
+    version = version_of(first)
+    if version is not None and first[len(HEAD) :].startswith(REFUSED):
+        raise ProtocolMismatch(first[len(HEAD) + len(REFUSED) :].decode(errors="replace"))
+    if version != VERSION:
         raise ProtocolMismatch(
             f"the other side is no reroll server of protocol {VERSION}; check the address, and use the same reroll on both"
         )
-    message = _read(_read_to_client, frames[1].bytes)
-    _check_count(message.answers, len(frames) - 2)
+    message = _read(_read_to_client, first)
+    _check_count(message.answers, len(frames) - 1)
     return message
 
 
-def _read(read: Callable[[bytes], M], body: bytes) -> M:
+def _read(read: Callable[[memoryview], M], first: bytes) -> M:
     try:
-        return read(body)
+        return read(memoryview(first)[len(HEAD) :])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise Malformed(str(error)) from None
 

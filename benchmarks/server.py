@@ -1,0 +1,253 @@
+"""Measure a server beside a bare ZeroMQ echo of the same bytes, and beside DeepMind Reverb where it is installed.
+
+    python benchmarks/server.py             256 KB groups in batches of 16, small groups one by one; 1 and 4 clients
+    python benchmarks/server.py --quick     fewer rounds
+    python benchmarks/server.py --check     a claim that is missed makes the exit code 1
+    REVERB_PYTHON=/path/to/python           an interpreter with dm-reverb 0.14, if there is one
+
+Every contender has its server and its clients in processes of their own, and they take turns. A round puts groups and takes
+them again; the echo sends the same bytes there and back. Times are on the wall.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from measure import Timing, print_table, times
+from reporting import Claim, arguments, conclude, print_title, seconds, versions
+from server_traffic import ROUNDS_OF, blob_of
+
+HERE = Path(__file__).parent
+ECHO = """
+import sys, zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+port = socket.bind_to_random_port("tcp://127.0.0.1")
+print(f"ready at tcp://127.0.0.1:{port}", flush=True)
+while True:
+    socket.send_multipart(socket.recv_multipart(copy=False), copy=False)
+"""
+REVERB = """
+import reverb, time
+table = reverb.Table("t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), max_size=100000,
+                     rate_limiter=reverb.rate_limiters.MinSize(1), max_times_sampled=1)
+server = reverb.Server([table])
+print(f"ready at tcp://localhost:{server.port}", flush=True)
+time.sleep(1e6)
+"""
+SERVE = "from reroll.cli import main; main()"
+LARGE, SMALL = "8x4096", "1x16"
+
+
+class Case(NamedTuple):
+    """One contender at one load."""
+
+    kind: str
+    shape: str
+    batch: int
+    clients: int
+
+    @property
+    def load(self) -> str:
+        what = "256 KB groups" if self.shape == LARGE else "small groups"
+        return f"{what}, {self.batch} at once, {self.clients} client{'s' if self.clients > 1 else ''}"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a round in one direction, of all clients."""
+        return self.clients * ROUNDS_OF[self.shape] * self.batch * len(blob_of(self.shape))
+
+    @property
+    def groups(self) -> int:
+        return self.clients * ROUNDS_OF[self.shape] * self.batch
+
+
+class Process:
+    """A server or a client, which says a line when it is ready."""
+
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.said = self.read()
+
+    def read(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def go(self) -> None:
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def measure(cases: list[Case], rounds: int) -> dict[Case, Timing]:
+    """Let all contenders take turns; return the seconds of a round."""
+    found: dict[Case, list[float]] = {case: [] for case in cases}
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as keys:
+
+        def started(*command: str) -> Process:
+            process = Process(*command)
+            stack.callback(process.end)
+            return process
+
+        python = {
+            kind: os.environ["REVERB_PYTHON"] if kind == "reverb" else sys.executable
+            for kind in _kinds(cases)
+        }
+        servers = {kind: started(python[kind], "-c", *_server(kind, keys)) for kind in _kinds(cases)}
+        address = {kind: server.said.removeprefix("ready at ") for kind, server in servers.items()}
+        clients: dict[Case, list[Process]] = {}
+        for case in cases:
+            kind = "reroll" if case.kind == "reroll, CURVE" else case.kind
+            extra = [keys] if case.kind == "reroll, CURVE" else []
+            command = (
+                str(HERE / "server_traffic.py"),
+                kind,
+                address[case.kind],
+                case.shape,
+                str(case.batch),
+                *extra,
+            )
+            clients[case] = [started(python[case.kind], *command) for _ in range(case.clients)]
+        for number in range(rounds + 1):
+            for case in reversed(cases) if number % 2 else cases:
+                for client in clients[case]:
+                    client.go()
+                took = max(float(client.read()) for client in clients[case])
+                if number:
+                    found[case].append(took)
+    return {case: Timing.of(taken) for case, taken in found.items()}
+
+
+def _kinds(cases: list[Case]) -> list[str]:
+    return list(dict.fromkeys(case.kind for case in cases))
+
+
+def _server(kind: str, keys: str) -> list[str]:
+    if kind == "echo":
+        return [ECHO]
+    if kind == "reverb":
+        return [REVERB]
+    options = ["serve", "--bind", "tcp://127.0.0.1:0"]
+    if kind == "reroll, CURVE":
+        for name in ("server", "client"):
+            subprocess.run(
+                [sys.executable, "-c", SERVE, "keygen", name, "--directory", keys],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+        options += ["--key", f"{keys}/server.secret", "--allow", f"{keys}/client.public"]
+    return [SERVE, *options]
+
+
+def idle_cpu(waiting: int, for_s: float) -> float:
+    """Return how much processor time a server takes, in seconds a second, while so many calls wait."""
+    server = Process(sys.executable, "-c", SERVE, "serve", "--bind", "tcp://127.0.0.1:0")
+
+    async def wait() -> float:
+        from reroll import connect  # noqa: PLC0415
+
+        async with connect(server.said.removeprefix("ready at ")) as client:
+            calls = [asyncio.ensure_future(client.take_batch({"t": 1}, wait=True)) for _ in range(waiting)]
+            await client.health()
+            before, start = _cpu_s(server.process.pid), perf_counter()
+            await asyncio.sleep(for_s)
+            taken = (_cpu_s(server.process.pid) - before) / (perf_counter() - start)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            return taken
+
+    try:
+        return asyncio.run(wait())
+    finally:
+        server.end()
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> int:
+    options = arguments("Measure a server and its clients.", "server.json").parse_args()
+    start = perf_counter()
+    print_title("reroll server benchmark")
+    kinds = ["echo", "reroll", "reroll, CURVE", *(["reverb"] if "REVERB_PYTHON" in os.environ else [])]
+    cases = [Case(kind, LARGE, 16, clients) for clients in (1, 4) for kind in kinds]
+    cases += [Case(kind, SMALL, batch, 1) for batch in (1, 16) for kind in kinds[:2]]
+    timings = measure(cases, 5 if options.quick else 15)
+    rows = []
+    for case, timing in timings.items():
+        against = timings[case._replace(kind="echo")].median / timing.median
+        rate = (
+            f"{case.bytes / timing.median / 1e6:,.0f} MB/s"
+            if case.shape == LARGE
+            else f"{case.groups / timing.median:,.0f}/s"
+        )
+        rows.append((f"{case.load}: {case.kind}", rate, f"{timing.spread:.0%}", times(against)))
+    print_table(
+        "Put and taken again",
+        ("", "each way", "spread", "of the echo"),
+        rows,
+        [
+            "Groups are looked at and encoded by the client, checked and kept by the server, decoded and acknowledged by the client."
+        ],
+    )
+    cpu = idle_cpu(1000, 3.0 if options.quick else 10.0)
+    claims = _claims(timings, cpu)
+    report = {
+        "versions": versions(),
+        "rounds": [
+            case._asdict() | seconds(timing) | {"bytes": case.bytes, "groups": case.groups}
+            for case, timing in timings.items()
+        ],
+        "idle_cpu_s_per_s": cpu,
+    }
+    return conclude(claims, report, perf_counter() - start, options)
+
+
+def _claims(timings: dict[Case, Timing], cpu: float) -> list[Claim]:
+    def ratio(case: Case, kind: str) -> float | None:
+        other = timings.get(case._replace(kind=kind))
+        return None if other is None else other.median / timings[case].median
+
+    claims: list[Any] = []
+    for clients in (1, 4):
+        case = Case("reroll", LARGE, 16, clients)
+        share = ratio(case, "echo")
+        claims.append(
+            Claim(
+                f"{case.load}: at least 60 % of a bare echo", times(share), share is not None and share >= 0.6
+            )
+        )
+        ahead = ratio(case, "reverb")
+        claims.append(
+            Claim(f"{case.load}: ahead of Reverb", times(ahead), None if ahead is None else ahead > 1)
+        )
+        factor = ratio(case._replace(kind="reroll, CURVE"), "reroll")
+        claims.append(Claim(f"{case.load}: what CURVE leaves of the speed", times(factor), None))
+    for batch in (1, 16):
+        case = Case("reroll", SMALL, batch, 1)
+        share = ratio(case, "echo")
+        claims.append(
+            Claim(
+                f"{case.load}: at least 50 % of a bare echo", times(share), share is not None and share >= 0.5
+            )
+        )
+    claims.append(
+        Claim("1,000 waiting calls take no processor time: less than 2 % of one", f"{cpu:.1%}", cpu < 0.02)
+    )
+    return claims
+
+
+if __name__ == "__main__":
+    sys.exit(main())
