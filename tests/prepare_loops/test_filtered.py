@@ -141,7 +141,7 @@ def test_failed_groups_are_counted_and_replaced_unless_salvaged():
 
 def test_what_comes_twice_is_stored_once():
     with Preparer(config(2)) as preparer:
-        assert preparer.put([result(1), result(1), result(2)]) == 2
+        assert preparer.put([result(1), result(1), result(2)]) == 3
         data = preparer.get_data(0, 1, TIMEOUT)
         assert prompts_of(data) == [1, 2]
         assert data.metrics["gen/groups"] == 2

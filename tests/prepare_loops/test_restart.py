@@ -116,7 +116,7 @@ def test_a_crash_before_the_first_checkpoint_takes_back_all_steps(tmp_path):
     """Steps 1 and 2 were trained, and no state was ever taken; the prompts are asked for again."""
     assert killed(DIES, tmp_path / "store").returncode == 9
     with Preparer(config(2, replay_buffer={"store": tmp_path / "store"})) as preparer:
-        assert preparer.put([result(number) for number in range(1, 7)]) == 0
+        assert preparer.put([result(number) for number in range(1, 7)]) == 6
         steps = [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (1, 2)]
         assert preparer.put([result(7), result(8)], timeout=TIMEOUT) == 2
         steps += [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (3, 4)]

@@ -320,7 +320,7 @@ def test_a_put_that_times_out_tells_what_it_took_in():
         assert "nothing was changed" not in str(caught.value)
         preparer.get_data(0, 2, TIMEOUT)
         preparer.done(2)
-        assert preparer.put(results[4:], timeout=TIMEOUT) == 2  # the others were there
+        assert preparer.put(results[4:], timeout=TIMEOUT) == 4  # two were there
         assert [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (3, 4)] == [[5, 6], [7, 8]]
     with (
         Preparer(config(1, unique_prompt_ids=False, replay_buffer={"capacity": 1})) as preparer,

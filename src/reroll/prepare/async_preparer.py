@@ -133,7 +133,8 @@ class AsyncPreparer:
     async def put(
         self, results: GenerationResult | list[GenerationResult], *, timeout: float | None = None
     ) -> int:
-        """Put results as the consuming loop does; return how many became new groups to train on.
+        """Put results as the consuming loop does; return how many of them are groups to train on,
+        now or since they first came: so a producer knows how many lack.
 
         Waits for room, without a timeout until there is some. Raises InvalidArgument for what cannot be used, WaitTimeout,
         Closed: what came before it in a list is in the buffer then, and is stored once if it is put again.

@@ -42,7 +42,7 @@ class _Fate(Enum):
     NEW = auto()
     """It is a group to train on."""
     KNOWN = auto()
-    """It came before."""
+    """It came before, and was one."""
     LEFT_OUT = auto()
     """Nobody trains on it, and another is wanted in its place."""
 
@@ -58,7 +58,7 @@ class Intake:
         self._buffer = buffer
         self._prompts = prompts
         self._next_step = next_step
-        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+        self._seen: OrderedDict[Hashable, bool] = OrderedDict()  # whether each is there to be trained, or was
         self._last_uid = self._newest_uid = 0  # of what was there before, and of what is there now
         self.arrivals = Arrivals()
         self.repeated = 0
@@ -82,22 +82,22 @@ class Intake:
         self.arrivals.restore(state)
 
     async def take(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
-        """Put results; return how many new groups of them are in the buffer.
+        """Put results; return how many of them are groups to train on, now or since they first came.
 
         Raises InvalidArgument for what cannot be used, WaitTimeout, Closed. What came before it is in the buffer then.
         """
         told, deadline = _Told(), deadline_of(timeout)
-        new = 0
+        stored = 0
         try:
             for place, result in enumerate(results):
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 try:
-                    new += await self._take(result, left, told) is _Fate.NEW
+                    stored += await self._take(result, left, told) is not _Fate.LEFT_OUT
                 except WaitTimeout:
                     raise WaitTimeout(await self._no_room(results, place)) from None
         finally:
             self._tell(told)
-        return new
+        return stored
 
     def expired(self, count: int) -> None:
         """Learn that so many groups became too stale in the buffer."""
@@ -106,10 +106,10 @@ class Intake:
             self._tell(_Told(missing=count))
 
     async def _take(self, result: GenerationResult, timeout: float | None, told: _Told) -> _Fate:
-        if self._put_id(result) in self._seen:
+        if (is_stored := self._seen.get(self._put_id(result))) is not None:
             self._repeats()
             told.settled.append(result)
-            return _Fate.KNOWN
+            return _Fate.KNOWN if is_stored else _Fate.LEFT_OUT  # another was wanted when it first came
         try:
             task, group = self._task_of(result), self._group_of(result)
             status = group_status(group)
@@ -185,21 +185,22 @@ class Intake:
             if self._config.keep_filtered:
                 for rollout in group:
                     rollout.status = Status.FILTERED
-                uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
-                if self._came_before(uid, result):
-                    return _Fate.KNOWN
+                # One that comes again after a restart is stored once, and lacks another one in its place as before.
+                await self._put(result, task, group, timeout, put_id=self._put_id(result))
             self.arrivals.add(task, None, outcome)
-            self._remember(result)
+            self._remember(result, is_stored=False)
             return _Fate.LEFT_OUT
         uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
-        if self._came_before(uid, result):
+        if uid is not None and uid <= self._last_uid and result.group_uid is None:  # it came before a restart
+            self._repeats()
+            self._remember(result, is_stored=True)
             return _Fate.KNOWN
         is_stale = self._is_stale(task, oldest)
         is_stored = uid is not None and not (is_stale and await self._has_expired(uid))
         self.arrivals.add(task, uid if is_stored else None, outcome)
         if not is_stored:
             self.arrivals.count("expired" if is_stale else "evicted")
-        self._remember(result)
+        self._remember(result, is_stored=is_stored)
         return _Fate.NEW if is_stored else _Fate.LEFT_OUT
 
     async def _put(
@@ -241,22 +242,14 @@ class Intake:
     async def _has_expired(self, uid: int) -> bool:
         return not await self._buffer.query({"uid": uid, "status": {"$ne": Status.EXPIRED}})
 
-    def _came_before(self, uid: int | None, result: GenerationResult) -> bool:
-        """Return whether a result was stored before a restart already, and count that."""
-        if uid is None or uid > self._last_uid or result.group_uid is not None:
-            return False
-        self._repeats()
-        self._remember(result)
-        return True
-
     def _put_id(self, result: GenerationResult) -> Hashable:
         """Return what a result that comes twice is known by; None if that cannot be told."""
         found: Hashable = result.prompt_id if self._config.unique_prompt_ids else None
         return found
 
-    def _remember(self, result: GenerationResult) -> None:
+    def _remember(self, result: GenerationResult, *, is_stored: bool) -> None:
         if (put_id := self._put_id(result)) is not None:
-            self._seen[put_id] = None
+            self._seen[put_id] = is_stored
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
 

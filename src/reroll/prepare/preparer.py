@@ -63,7 +63,7 @@ class Preparer:
         return self._call(lambda: self._target.get_data(rank, step, timeout))
 
     def put(self, results: GenerationResult | list[GenerationResult], *, timeout: float | None = None) -> int:
-        """Put results as the consuming loop does; return how many became new groups. See `AsyncPreparer.put`."""
+        """Put results as the consuming loop does; return how many are groups to train on. See `AsyncPreparer.put`."""
         return self._call(lambda: self._target.put(results, timeout=timeout))
 
     def done(self, step: int, *, version: int | None = None) -> None:
