@@ -1,6 +1,7 @@
-"""Settings of the whole suite: Hypothesis profiles, chosen by HYPOTHESIS_PROFILE (dev by default), and one Ray for all."""
+"""Settings of the whole suite: Hypothesis profiles, chosen by HYPOTHESIS_PROFILE (dev by default), one Ray for all, a small disk."""
 
 import os
+import subprocess
 import tempfile
 import warnings
 
@@ -52,3 +53,17 @@ def ray_cluster():
         yield cluster
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Yield a directory on a disk of 4 MB."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user may not mount a small disk")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)  # noqa: S607

@@ -44,20 +44,6 @@ def make(request):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """Yield a directory on a disk of 4 MB."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user may not mount a small disk")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True)  # noqa: S607
-
-
-@pytest.fixture
 def read_only():
     """Yield a function that makes a directory read-only, for root as well."""
     mounted = []

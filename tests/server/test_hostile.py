@@ -202,20 +202,42 @@ async def test_too_large_a_message_ends_the_connection_and_nothing_else(server, 
     assert not any(session.pending for session in server._sessions.values())
 
 
-async def test_pending_calls_and_bytes_are_limited(server):
+def pending_calls(server: Server) -> int:
+    return sum(len(session.pending) for session in server._sessions.values())
+
+
+async def test_pending_calls_are_limited(server):
     async with connect(server.address) as client, connect(server.address) as other:
         waits = [asyncio.ensure_future(client.take_batch({"t": 1}, wait=True)) for _ in range(20)]
-        await other.health()
-        await asyncio.sleep(0.05)
+        await until(lambda: pending_calls(server) == 20)
         with pytest.raises(LimitReached, match="max_pending_calls"):
             await client.count("t", "completed")
         assert await other.count("t", "completed") == 0, "others are not hurt"
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-        large = group("large", response="x" * 300_000)
-        done = await asyncio.gather(*(client.put(large, "t") for _ in range(6)), return_exceptions=True)
-        assert [type(one) for one in done].count(LimitReached) >= 2
+
+
+async def test_pending_bytes_are_limited():
+    large = group("large", response="x" * 300_000)
+    async with (
+        Server(FIFO.model_copy(update={"capacity": 1}), BIND, limits=LIMITS) as server,
+        connect(server.address) as client,
+        connect(server.address) as other,
+    ):
+        await client.put(large, "t")
+        puts = [asyncio.ensure_future(client.put(large, "t")) for _ in range(6)]  # all wait for room
+        await until(lambda: sum(put.done() for put in puts) == 3 and pending_calls(server) == 3)
+        for put in puts:
+            if put.done():
+                with pytest.raises(LimitReached, match="max_pending_bytes"):
+                    await put
+        assert await other.count("t", "completed") == 1, "others are not hurt"
+        for _ in range(4):
+            await other.take_batch({"t": 1}, wait=True)
+        assert (
+            len([put for put in await asyncio.gather(*puts, return_exceptions=True) if type(put) is int]) == 3
+        )
         assert await client.put(large, "t"), "there is room again"
 
 

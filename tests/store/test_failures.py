@@ -11,20 +11,6 @@ from reroll.store import FILE_NAME, Change, open_saved, open_store, write_checkp
 from store.samples import blob, change, contents, start, written
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """Yield a directory on a disk of 4 MB."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user may not mount a small disk")
-    yield directory
-    subprocess.run(["umount", str(directory)], check=True)  # noqa: S607
-
-
 def test_a_full_disk_fails_the_store(small_disk):
     with open_store(small_disk) as store:
         written(store, change(1))
