@@ -1,13 +1,15 @@
 """ReplayBuffer: groups of rollouts between the engines that generate them and the trainer.
 
 Verbs, which check arguments and wait:
-replay_buffer  the asyncio buffer: putting, handing (out), changing, looking; shell is what they share
-blocking       the same verbs for threads
+replay_buffer  the asyncio buffer: putting, handing (out), changing, saving, looking; shell is what they share
+blocking       the same verbs for threads; plain_calls: coroutines of any shell as plain calls
+read_only      the verbs that only look, over a file
 arguments      checks of what callers hand in
 
 What happens, synchronous, never waiting:
 groups         what the verbs do to groups; payloads: which group is where; expiring: what is too stale
-group          one group: its rollouts, and what is known of each
+group          one group: its rollouts, and what is known of each; packed: one that stays bytes
+handed         groups on their way out
 put            a put as a plan: decided without changing anything, carried out in one step
 signals        what a group is worth training on
 patch          late fields
@@ -15,9 +17,17 @@ storable       whether what is put could be saved
 out            groups that producers took to roll them again
 leases, batch  groups that are consumed when their holder says so
 reservations   groups that producers may start
+put_ids        which puts were carried out
+
+How it outlives its process:
+disk           a durable buffer: what changed goes to a store before a call returns
+snapshot       a buffer at one moment, to be saved; halfway: rollouts that a producer is writing into
+recording      a buffer as rows, facts and a small state; written: checks of all that comes back
+references     Ray references inside of groups
 
 What it tells:
 flow           what was put and what was trained, counted as it passes
 stats, report  stats()
 metrics        metrics()
+arrow          to_arrow() and to_pandas()
 """

@@ -5,23 +5,17 @@ end in the caller's thread, under a lock that is released while it waits; there 
 """
 
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.groups import Groups
+from reroll.buffer.plain_calls import BlockingLease, Run, blocking
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.sample import Sample
 from reroll.waiting import ThreadWaits
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-async def _awaited(lease: Lease) -> Batch:
-    return await lease
 
 
 def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -36,15 +30,14 @@ def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a verb of a blocking buffer awaited something else than its waits")
 
 
-def blocking(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a verb of an object whose `_target` has it as a coroutine, for threads."""
+def under(lock: threading.Lock) -> Run:
+    """Return how a coroutine, which waits only where the lock is released, is run in the caller's thread."""
 
-    @wraps(verb)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._lock:
-            return _completed(verb(self._target, *args, **kwargs))
+    def run(coroutine: Coroutine[Any, Any, T]) -> T:
+        with lock:
+            return _completed(coroutine)
 
-    return call
+    return run
 
 
 class BlockingReplayBuffer:
@@ -52,6 +45,7 @@ class BlockingReplayBuffer:
 
     def __init__(self, groups: Groups, **options: Any) -> None:
         self._lock = threading.Lock()
+        self._run = under(self._lock)
         self._target = ReplayBuffer(groups, ThreadWaits(self._lock), **options)
 
     put = blocking(ReplayBuffer.put)
@@ -101,45 +95,6 @@ class BlockingReplayBuffer:
         self.close()
 
     @wraps(ReplayBuffer.lease)
-    def lease(self, *args: Any, **kwargs: Any) -> "BlockingLease":
+    def lease(self, *args: Any, **kwargs: Any) -> BlockingLease:
         """Lend groups: `with buffer.lease(...) as batch: ...; batch.ack()`, or `batch = buffer.lease(...).take()`."""
-        return BlockingLease(self._lock, self._target.lease(*args, **kwargs))
-
-
-class BlockingLease:
-    """A lease to be taken, by `with` or by `take()`."""
-
-    def __init__(self, lock: threading.Lock, lease: Lease) -> None:
-        self._lock = lock
-        self._target = lease
-        self._batch: BlockingBatch | None = None
-
-    def take(self) -> "BlockingBatch":
-        """Take the lease; without a context, somebody has to `ack` or `nack` it, or it ends by its `ttl_s`."""
-        with self._lock:
-            return BlockingBatch(self._lock, _completed(_awaited(self._target)))
-
-    def __enter__(self) -> "BlockingBatch":
-        self._batch = self.take()
-        return self._batch
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._batch is not None:
-            self._batch.nack()
-
-
-class BlockingBatch:
-    """A Batch whose `ack` and `nack` are plain calls."""
-
-    ack = blocking(Batch.ack)
-    nack = blocking(Batch.nack)
-
-    def __init__(self, lock: threading.Lock, batch: Batch) -> None:
-        self._lock = lock
-        self._target = batch
-        self.id = batch.id
-        self.groups: dict[str, list[list[Any]]] = batch.groups
-        self.samples: dict[str, list[Sample]] = batch.samples
-        self.counts: dict[str, int] = batch.counts
+        return BlockingLease(self._run, lambda: self._target.lease(*args, **kwargs))

@@ -9,10 +9,11 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
-from reroll.buffer.blocking import blocking
+from reroll.buffer.blocking import under
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
 from reroll.buffer.looking import Looking
+from reroll.buffer.plain_calls import blocking
 from reroll.buffer.put import GroupRules
 from reroll.buffer.recording import read
 from reroll.buffer.references import OBJECT, Objects
@@ -79,6 +80,7 @@ class ReadOnlyBuffer:
 
     def __init__(self, saved: Saved, *, allow_pickle: bool = False) -> None:
         self._lock = threading.Lock()
+        self._run = under(self._lock)
         self._target = _Look(saved, self._lock, allow_pickle=allow_pickle)
         self._path = saved.path
 

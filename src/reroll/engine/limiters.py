@@ -10,6 +10,7 @@ where samples that will never come, of groups which left a buffer early, count a
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -77,14 +78,14 @@ class Limiter(Protocol):
         """Return whether k samples may follow."""
 
 
-class _Windowed:
+class _Windowed(ABC):
     """The one place of the inequalities."""
 
     __slots__ = ()
 
     @property
-    def window(self) -> Window:
-        raise NotImplementedError
+    @abstractmethod
+    def window(self) -> Window: ...
 
     def can_insert(self, counters: Counters, k: int = 1) -> bool:
         spi, min_size, _, max_diff = self.window

@@ -4,10 +4,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.plain_calls import BlockingLease
 from reroll.remote.verbs import VERBS
 
 T = TypeVar("T")
@@ -50,51 +49,9 @@ class BlockingRayReplayBuffer:
     def __len__(self) -> int:
         return len(self._target)
 
-    def lease(self, *args: Any, **kwargs: Any) -> "BlockingRayLease":
+    def lease(self, *args: Any, **kwargs: Any) -> BlockingLease:
         """Lend groups: `with buffer.lease(...) as batch: ...; batch.ack()`, or `batch = buffer.lease(...).take()`."""
-        return BlockingRayLease(self._target.lease(*args, **kwargs))
-
-
-class BlockingRayLease:
-    """A lease to be taken, by `with` or by `take()`."""
-
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        self._batch: BlockingRayBatch | None = None
-
-    def take(self) -> "BlockingRayBatch":
-        """Take the lease; without a context, somebody has to `ack` or `nack` it."""
-
-        async def take() -> Batch:
-            return await self._lease
-
-        return BlockingRayBatch(run(take()))
-
-    def __enter__(self) -> "BlockingRayBatch":
-        self._batch = self.take()
-        return self._batch
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._batch is not None:
-            self._batch.nack()
-
-
-class BlockingRayBatch:
-    """A Batch whose `ack` and `nack` are plain calls."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self.id, self.groups, self.samples, self.counts = batch.id, batch.groups, batch.samples, batch.counts
-
-    def ack(self) -> None:
-        """Consume the groups. Raises LeaseExpired if the lease had ended and some were handed out again."""
-        run(self._batch.ack())
-
-    def nack(self) -> None:
-        """Give the groups back, to their old place."""
-        run(self._batch.nack())
+        return BlockingLease(run, lambda: self._target.lease(*args, **kwargs))
 
 
 def _blocking(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:

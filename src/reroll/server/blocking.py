@@ -3,30 +3,16 @@
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from reroll.buffer.batch import Batch
+from reroll.buffer.plain_calls import BlockingBatch, BlockingLease, blocking
 from reroll.errors import Closed
-from reroll.sample import Sample
 from reroll.server.client import Client
 
-P = ParamSpec("P")
 T = TypeVar("T")
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-def blocking(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a verb of an object whose `_target` has it as a coroutine, for threads."""
-
-    @wraps(verb)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = self._run(verb(self._target, *args, **kwargs))
-        return result
-
-    return call
 
 
 class BlockingClient:
@@ -78,12 +64,12 @@ class BlockingClient:
         return len(self._target)
 
     @wraps(Client.lease)
-    def lease(self, *args: Any, **kwargs: Any) -> "BlockingLease":
+    def lease(self, *args: Any, **kwargs: Any) -> BlockingLease:
         """Lend groups: `with client.lease(...) as batch: ...; batch.ack()`, or `batch = client.lease(...).take()`."""
         return BlockingLease(self._run, lambda: self._target.lease(*args, **kwargs))
 
     @wraps(Client.batches)
-    def batches(self, *args: Any, **kwargs: Any) -> Iterator["BlockingBatch"]:
+    def batches(self, *args: Any, **kwargs: Any) -> Iterator[BlockingBatch]:
         """Yield batches without end, each a lease to be acknowledged; the next ones are fetched meanwhile."""
         batches: Any = self._target.batches(*args, **kwargs)
         try:
@@ -123,46 +109,3 @@ class BlockingClient:
         except BaseException:
             future.cancel()
             raise
-
-
-class BlockingLease:
-    """A lease to be taken, by `with` or by `take()`."""
-
-    def __init__(self, run: Run, lease: Callable[[], Any]) -> None:
-        self._run = run
-        self._lease = lease
-        self._batch: BlockingBatch | None = None
-
-    def take(self) -> "BlockingBatch":
-        """Take the lease; without a context, somebody has to `ack` or `nack` it."""
-
-        async def taken() -> Batch:
-            batch: Batch = await self._lease()
-            return batch
-
-        return BlockingBatch(self._run, self._run(taken()))
-
-    def __enter__(self) -> "BlockingBatch":
-        self._batch = self.take()
-        return self._batch
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._batch is not None:
-            self._batch.nack()
-
-
-class BlockingBatch:
-    """A Batch whose `ack` and `nack` are plain calls."""
-
-    ack = blocking(Batch.ack)
-    nack = blocking(Batch.nack)
-
-    def __init__(self, run: Run, batch: Batch) -> None:
-        self._run = run
-        self._target = batch
-        self.id = batch.id
-        self.groups: dict[str, list[list[Any]]] = batch.groups
-        self.samples: dict[str, list[Sample]] = batch.samples
-        self.counts: dict[str, int] = batch.counts

@@ -1,0 +1,70 @@
+"""Coroutines as plain calls, for threads: verbs, leases and batches of whatever can run a coroutine to its end.
+
+How it is run is the shell's business: under a lock in the caller's thread, or in an event loop of another thread.
+"""
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from reroll.buffer.batch import Batch, Lease
+from reroll.sample import Sample
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine to its end, and returns what comes of it."""
+
+
+def blocking(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a verb of an object whose `_target` has it as a coroutine, and whose `_run` runs one."""
+
+    @wraps(verb)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._run(verb(self._target, *args, **kwargs))
+        return result
+
+    return call
+
+
+class BlockingLease:
+    """A lease to be taken, by `with` or by `take()`."""
+
+    def __init__(self, run: Run, lease: Callable[[], Lease]) -> None:
+        self._run = run
+        self._lease = lease
+        self._batch: BlockingBatch | None = None
+
+    def take(self) -> "BlockingBatch":
+        """Take the lease; without a context, somebody has to `ack` or `nack` it, or it ends by its `ttl_s`."""
+
+        async def taken() -> Batch:
+            return await self._lease()
+
+        return BlockingBatch(self._run, self._run(taken()))
+
+    def __enter__(self) -> "BlockingBatch":
+        self._batch = self.take()
+        return self._batch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._batch is not None:
+            self._batch.nack()
+
+
+class BlockingBatch:
+    """A Batch whose `ack` and `nack` are plain calls."""
+
+    ack = blocking(Batch.ack)
+    nack = blocking(Batch.nack)
+
+    def __init__(self, run: Run, batch: Batch) -> None:
+        self._run = run
+        self._target = batch
+        self.id = batch.id
+        self.groups: dict[str, list[list[Any]]] = batch.groups
+        self.samples: dict[str, list[Sample]] = batch.samples
+        self.counts: dict[str, int] = batch.counts
