@@ -10,7 +10,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -198,6 +198,26 @@ async def _stall(
     buffer: ReplayBuffer, groups: Sequence[Group], where: Path | None, seconds: float
 ) -> tuple[float, int, float]:
     """Return the longest stall, how many groups were put, and how long it took."""
+    put = putter(buffer, groups)
+    return await stalled(put, lambda: asyncio.sleep(seconds) if where is None else buffer.save(where))
+
+
+def putter(buffer: ReplayBuffer, groups: Sequence[Group]) -> Callable[[int], Awaitable[None]]:
+    """Return what puts the n-th group; a trainer takes as many, so that the buffer stays as large as it was."""
+
+    async def put(number: int) -> None:
+        group = [copy.copy(member) for member in groups[number % len(groups)]]
+        await buffer.put(group, TASK, model_step=1, current_train_step=2)
+        if number % BATCH == BATCH - 1:
+            await buffer.take_batch({TASK: BATCH})
+
+    return put
+
+
+async def stalled(
+    put: Callable[[int], Awaitable[None]], act: Callable[[], Awaitable[object]]
+) -> tuple[float, int, float]:
+    """Return how long the event loop stood still at most during an act, how many groups were put, and how long it took."""
     is_over, longest, puts = False, 0.0, 0
 
     async def beat() -> None:
@@ -207,20 +227,17 @@ async def _stall(
             await asyncio.sleep(BEAT_S)
             longest = max(longest, perf_counter() - start - BEAT_S)
 
-    async def put() -> None:
+    async def go_on_putting() -> None:
         nonlocal puts
         while not is_over:
-            group = [copy.copy(member) for member in groups[puts % len(groups)]]
-            await buffer.put(group, TASK, model_step=1, current_train_step=2)
-            puts += 1
-            if puts % BATCH == 0:  # a trainer takes as many, so that the buffer is as large as it was
-                await buffer.take_batch({TASK: BATCH})
+            number, puts = puts, puts + 1
+            await put(number)
             await asyncio.sleep(0)
 
-    tasks = [asyncio.create_task(act()) for act in (beat, *(put,) * PUTTERS)]
+    tasks = [asyncio.create_task(each()) for each in (beat, *(go_on_putting,) * PUTTERS)]
     await asyncio.sleep(0.01)
     longest, puts, start = 0.0, 0, perf_counter()
-    await (asyncio.sleep(seconds) if where is None else buffer.save(where))
+    await act()
     found = longest, puts, perf_counter() - start
     is_over = True
     await asyncio.gather(*tasks)

@@ -97,10 +97,10 @@ def measure_cycles(
         for rows in sizes:
             cases: dict[Measured, Case] = {}
             if has_numba():
-                cases[Measured(NUMBA, rows)] = _selector_case(rows, cycles, numba=True)
-            cases[Measured(NUMPY, rows)] = _selector_case(rows, cycles, numba=False)
+                cases[Measured(NUMBA, rows)] = selector_case(rows, cycles, numba=True)
+            cases[Measured(NUMPY, rows)] = selector_case(rows, cycles, numba=False)
             cases |= peers.cases(rows, cycles)
-            cases[Measured(TABLE, rows)] = _table_case(rows, 1)
+            cases[Measured(TABLE, rows)] = table_case(rows, 1)
             results |= interleave(cases, rounds)
             peers.ask(close=rows)
             del cases
@@ -124,7 +124,7 @@ def measure_heavy(sizes: Sequence[int], rounds: int, picks: int) -> dict[Measure
     return results
 
 
-def _selector_case(rows: int, cycles: int, *, numba: bool) -> Case:
+def selector_case(rows: int, cycles: int, *, numba: bool) -> Case:
     columns, selector = filled_selector(Prioritized(alpha=ALPHA, beta=BETA), rows, numba=numba)
     rng = np.random.default_rng(0)
     new = rng.random(BATCH) + 0.01
@@ -138,7 +138,7 @@ def _selector_case(rows: int, cycles: int, *, numba: bool) -> Case:
     return lambda: per_operation(cycle, cycles)
 
 
-def _table_case(rows: int, cycles: int) -> Case:
+def table_case(rows: int, cycles: int) -> Case:
     table = filled_table(rows, Prioritized(alpha=ALPHA, beta=BETA))
     new = (np.random.default_rng(0).random(BATCH) + 0.01).tolist()
 

@@ -158,7 +158,7 @@ def _scanning_uniform(rows: int) -> dict[str, Case]:
     return _sampled("uniform", _filled(ScanningTable(rows), rows), rows, 1)
 
 
-def _prioritized(rows: int) -> dict[str, Case]:
+def prioritized(rows: int) -> dict[str, Case]:
     table = filled_table(rows, Prioritized(alpha=ALPHA))
     return _sampled("prioritized", table, rows, 8) | {
         "update 64, prioritized": _update_case(table, _Keys(rows)),
@@ -166,7 +166,7 @@ def _prioritized(rows: int) -> dict[str, Case]:
     }
 
 
-def _scanning_prioritized(rows: int) -> dict[str, Case]:
+def scanning_prioritized(rows: int) -> dict[str, Case]:
     table = _filled(ScanningTable(rows, alpha=ALPHA), rows)
     return _sampled("prioritized", table, rows, 1) | {
         "update 64, prioritized": _update_case(table, _Keys(rows)),
@@ -191,7 +191,7 @@ def _scanning_full_fifo(rows: int) -> dict[str, Case]:
     return {"overflow, uniform + fifo": _overflow_case(table, rows, 2)}
 
 
-def _full_heap(rows: int) -> dict[str, Case]:
+def full_heap(rows: int) -> dict[str, Case]:
     table = filled_table(rows, Prioritized(alpha=ALPHA), MinHeap())
     return {
         "update 64, prioritized + min_heap": _update_case(table, _Keys(rows)),
@@ -199,7 +199,7 @@ def _full_heap(rows: int) -> dict[str, Case]:
     }
 
 
-def _scanning_full_heap(rows: int) -> dict[str, Case]:
+def scanning_full_heap(rows: int) -> dict[str, Case]:
     table = _filled(ScanningTable(rows, lowest_priority, alpha=ALPHA), rows)
     return {
         "update 64, prioritized + min_heap": _update_case(table, _Keys(rows)),
@@ -216,7 +216,7 @@ def _filled(table: T, rows: int) -> T:
 _KINDS = (
     (_fifo, _scanning_fifo),
     (_uniform, _scanning_uniform),
-    (_prioritized, _scanning_prioritized),
+    (prioritized, scanning_prioritized),
     (_full_fifo, _scanning_full_fifo),
-    (_full_heap, _scanning_full_heap),
+    (full_heap, scanning_full_heap),
 )

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from xml.sax.saxutils import escape
 
 from reroll import (
     Fifo,
@@ -32,6 +31,7 @@ from reroll import (
     Uniform,
     WaitTimeout,
 )
+from svg import BLUE, FAINT, GRID, ORANGE, number, picture, text
 
 TASK = "math"
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
@@ -170,12 +170,9 @@ async def reserved(buffer: ReplayBuffer) -> Reservation | None:
         return None
 
 
-# --- drawing: SVG by hand. The background is part of the picture, so that it reads the same on a dark page.
+# --- drawing
 
-INK, FAINT, GRID, PAPER = "#24292f", "#57606a", "#d8dee4", "#ffffff"
-BLUE, ORANGE = "#3b76c4", "#d9722e"
 LINES = ("#8c959f", "#7b4fb5", "#3b76c4", "#2a8f6a", "#d9722e")
-FONT = "font-family: system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 
 
 class Box(NamedTuple):
@@ -194,20 +191,6 @@ class Box(NamedTuple):
 
     def y(self, value: float) -> float:
         return self.down - value / self.top * (self.down - self.up)
-
-
-def number(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def text(
-    x: float, y: float, words: str, *, size: int = 11, color: str = INK, at: str = "start", bold: bool = False
-):
-    weight = ' font-weight="600"' if bold else ""
-    return (
-        f'<text x="{number(x)}" y="{number(y)}" font-size="{size}" fill="{color}" text-anchor="{at}"{weight}>'
-        f"{escape(words)}</text>"
-    )
 
 
 def level(box: Box, value: float, color: str) -> str:
@@ -231,20 +214,6 @@ def axes(
         text(box.x(value), box.down + 14, str(value), size=10, color=FAINT, at="middle") for value in xs
     ]
     return parts
-
-
-def picture(width: int, height: int, title: str, parts: Sequence[str]) -> str:
-    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    edge = f'x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" style="{FONT}">',
-            f"<title>{escape(title)}</title>",
-            f'<rect {edge} fill="{PAPER}" stroke="{GRID}"/>',
-            *parts,
-            "</svg>\n",
-        ]
-    )
 
 
 class Panels(NamedTuple):

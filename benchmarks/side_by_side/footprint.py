@@ -1,0 +1,49 @@
+"""How long an import takes, and how much an environment is."""
+
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import results
+from environments import Environment, size_bytes
+from matrix import Section
+from workers import Failed
+
+IMPORTS = {
+    "core": "import reroll",
+    "reroll": "import reroll",
+    "cpprb": "import cpprb",
+    "torchrl": "from torchrl.data import ReplayBuffer",
+    "reverb": "import reverb",
+    "transfer_queue": "import transfer_queue",
+}
+ABOUT = {
+    "core": "`pip install .`: numpy, msgspec and pydantic.",
+    "reroll": "`pip install '.[all]' pandas`, with torch for the CPU and Ray.",
+}
+CODE = "from time import perf_counter; start = perf_counter(); {}; print(perf_counter() - start)"
+
+
+def measure_footprint(
+    section: Section, found: Mapping[str, Environment], missing: Mapping[str, str], *, rounds: int
+) -> tuple[dict[str, Any], list[results.Cell]]:
+    """Import in turn, each time in a fresh process; the first time does not count."""
+    setting = section.settings[0]
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in found}
+    for number in range(rounds + 1):
+        for name, environment in found.items():
+            seconds = _import_s(environment, IMPORTS[name])
+            if number:
+                megabytes = size_bytes(environment.packages) / 1e6
+                taken[name].append({"import": seconds, "disk": megabytes})
+    cells = [cell for name, some in taken.items() for cell in results.measured(section, setting, name, some)]
+    for name, why in missing.items():
+        cells += results.unmeasured(section, setting, name, Failed(why))
+    how = {name: f"`{IMPORTS[name]}`. {ABOUT.get(name, '')}".strip() for name in found}
+    return {name: {"version": "", "how": how[name]} for name in found}, cells
+
+
+def _import_s(environment: Environment, statement: str) -> float:
+    command = [str(environment.python), "-W", "ignore", "-c", CODE.format(statement)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(said.split()[-1])

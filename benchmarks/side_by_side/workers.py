@@ -1,0 +1,108 @@
+"""The parent's side of a contender: its process, what is asked of it, and how long one waits for the answer."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+from environments import ROOT, Environment
+
+FOLDER = ROOT / "benchmarks" / "results" / "side_by_side"
+"""Where results, logs and what contenders write go; its disk is what is measured."""
+
+
+class Failed(Exception):
+    """Why a contender has no figure in a cell."""
+
+
+class Cannot(Failed):
+    """What a contender is not made for."""
+
+
+class Worker:
+    """A contender that is alive. Its process and all that it starts are a group, which ends as one."""
+
+    def __init__(self, module: str, environment: Environment, timeout_s: float) -> None:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        self._timeout_s = timeout_s
+        self._answers: queue.Queue[str] = queue.Queue()
+        with (FOLDER / f"{module}.log").open("a") as log:
+            self._process = subprocess.Popen(
+                [str(environment.python), str(Path(__file__).with_name("worker.py")), module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                cwd=FOLDER,
+                env={**os.environ, "PYTHONPATH": ""},
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            self.version: str = self._answer()["version"]
+        except Failed:
+            self.kill()
+            raise
+
+    def open(self, cell: str, setting: dict[str, Any]) -> str:
+        """Prepare a cell, and return how it measures; raises Cannot and Failed."""
+        answer = self._ask(open=cell, setting=setting)
+        if "cannot" in answer:
+            raise Cannot(answer["cannot"])
+        return str(answer["how"])
+
+    def run(self) -> dict[str, float]:
+        """Measure once."""
+        measured: dict[str, float] = self._ask(run=True)["measured"]
+        return measured
+
+    def close(self) -> None:
+        """Let go what a cell has prepared."""
+        self._ask(close=True)
+
+    def end(self) -> None:
+        """End the process, in peace if it can."""
+        if self._process.poll() is None and self._process.stdin is not None:
+            self._process.stdin.close()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                pass
+        self.kill()
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all have ended
+        self._process.wait()
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None  # noqa: S101
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        except OSError as error:
+            raise Failed("its process has ended") from error
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        try:
+            line = self._answers.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise Failed(f"no answer within {self._timeout_s:.0f} s") from None
+        if not line:
+            raise Failed(f"its process ended with code {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise Failed(answer["failed"])
+        return answer
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
