@@ -5,11 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 
-.PHONY: help demo browser test test-slow lint format bench clean
+.PHONY: help demo browser test test-slow lint format bench bench-peers soak clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
 
 # Sets up what the extras in $(1) need.
 define install
@@ -57,5 +57,11 @@ bench: $(STAMP)  ## Measure every operation, its growth, and a scanning design b
 	$(BIN)/python benchmarks/server.py
 	$(BIN)/python benchmarks/ray.py
 
+bench-peers:  ## Measure reroll beside its peers, each in an environment of its own, and write docs/benchmarks.md.
+	$(PYTHON) benchmarks/side_by_side/run.py $(ARGS)
+
+soak: $(STAMP)  ## Let a durable buffer live through minutes of traffic and kills.
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+
 clean:  ## Remove the environment and all caches.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

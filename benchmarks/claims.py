@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from cycle import NUMBA, NUMPY
 from cycle import Measured as Cycle
 from footprint import Import, Overhead
 from measure import Timing, times
@@ -47,24 +46,6 @@ def operation_claims(timings: Mapping[Operation, Timing]) -> list[Claim]:
         ratio = speedup(timings, operation)
         text = f"{operation}: at 10^5 rows at least {bound:,} times faster than the scanning design"
         claims.append(Claim(text, times(ratio), None if ratio is None else ratio >= bound))
-    return claims
-
-
-def cycle_claims(timings: Mapping[Cycle, Timing]) -> list[Claim]:
-    """Ahead of the peers at every size, at the level of the selector."""
-    claims = []
-    for ours, peer in ((NUMBA, "cpprb"), (NUMBA, "torchrl"), (NUMPY, "torchrl")):
-        ratios = []
-        for rows in dict.fromkeys(key.rows for key in timings):
-            mine = timings.get(Cycle(ours, rows))
-            theirs = [
-                t.median for key, t in timings.items() if key.rows == rows and key.contender.startswith(peer)
-            ]
-            if mine and theirs:
-                ratios.append(min(theirs) / mine.median)  # the fastest of the peer's levels
-        measured = ", ".join(map(times, ratios)) or "not measured"
-        text = f"prioritized cycle of 256, {ours}: faster than {peer} at every size"
-        claims.append(Claim(text, measured, min(ratios) > 1 if ratios else None))
     return claims
 
 

@@ -1,17 +1,13 @@
-"""The prioritized cycle: sample 256 and update their 256 priorities, at several sizes, beside other libraries.
+"""The prioritized cycle: sample 256 and update their 256 priorities, at several sizes.
 
-At the level of the selector arrays go in and out, as in the peers; the Table adds keys, payloads, lock, limiter,
-use counts and ledger. We draw distinct rows; the peers draw with replacement.
+At the level of the selector arrays go in and out; the Table adds keys, payloads, lock, limiter, use counts and ledger. The
+same beside other libraries: side_by_side.
 """
 
 import gc
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,11 +19,6 @@ BATCH, ALPHA, BETA = 256, 0.6, 0.4
 HEAVY_SHARE = 0.99
 
 NUMBA, NUMPY, TABLE = "reroll selector, numba", "reroll selector, numpy", "reroll Table"
-HOW_TO_INSTALL = (
-    "cpprb and torchrl are measured too if an interpreter has them: python3 -m venv PEERS && PEERS/bin/pip install "
-    "cpprb torch==2.14.1 torchrl==0.14.1 (torchrl runs only with the torch it was built with), then "
-    "--peers-python PEERS/bin/python"
-)
 
 
 class Measured(NamedTuple):
@@ -42,72 +33,21 @@ def has_numba() -> bool:
     return find_spec("numba") is not None
 
 
-class Peers:
-    """The peers' process; see peers.py for what is said."""
-
-    def __init__(self, python: str) -> None:
-        script = Path(__file__).with_name("peers.py")
-        self._process = subprocess.Popen(
-            [python, "-W", "ignore", str(script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        hello = self._answer()
-        self.versions: dict[str, str] = hello["peers"]
-        self.missing: dict[str, str] = hello["missing"]
-
-    def cases(self, rows: int, cycles: int) -> dict[Measured, Case]:
-        """Fill every peer with so many rows."""
-        levels = [level for peer in self.versions for level in self.ask(open=peer, rows=rows)["levels"]]
-        return {Measured(level, rows): self._case(level, rows, cycles) for level in levels}
-
-    def _case(self, level: str, rows: int, cycles: int) -> Case:
-        return lambda: self.ask(run=level, rows=rows, cycles=cycles)["seconds"]
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request and wait for the answer."""
-        assert self._process.stdin is not None  # noqa: S101
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None  # noqa: S101
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the peers' process ended with code {self._process.wait()}")
-        return json.loads(line)
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-
 def measure_cycles(
-    sizes: Sequence[int], rounds: int, cycles: int, peers_python: str | None
-) -> tuple[dict[Measured, Timing], dict[str, str], list[str]]:
-    """Time all contenders in turn; return the timings, the versions of the peers, and what has to be said."""
-    notes = [] if has_numba() else ["numba is missing: pip install reroll[fast]"]
-    peers = Peers(peers_python or sys.executable)
-    notes += [f"{name} was not measured: {why}"[:160] for name, why in peers.missing.items()]
-    notes += [HOW_TO_INSTALL] if peers.missing else []
+    sizes: Sequence[int], rounds: int, cycles: int
+) -> tuple[dict[Measured, Timing], list[str]]:
+    """Time all contenders in turn; return the timings, and what has to be said."""
     results: dict[Measured, Timing] = {}
-    try:
-        for rows in sizes:
-            cases: dict[Measured, Case] = {}
-            if has_numba():
-                cases[Measured(NUMBA, rows)] = selector_case(rows, cycles, numba=True)
-            cases[Measured(NUMPY, rows)] = selector_case(rows, cycles, numba=False)
-            cases |= peers.cases(rows, cycles)
-            cases[Measured(TABLE, rows)] = table_case(rows, 1)
-            results |= interleave(cases, rounds)
-            peers.ask(close=rows)
-            del cases
-            gc.collect()
-    finally:
-        peers.close()
-    return results, peers.versions, notes
+    for rows in sizes:
+        cases: dict[Measured, Case] = {}
+        if has_numba():
+            cases[Measured(NUMBA, rows)] = selector_case(rows, cycles, numba=True)
+        cases[Measured(NUMPY, rows)] = selector_case(rows, cycles, numba=False)
+        cases[Measured(TABLE, rows)] = table_case(rows, 1)
+        results |= interleave(cases, rounds)
+        del cases
+        gc.collect()
+    return results, [] if has_numba() else ["numba is missing: pip install reroll[fast]"]
 
 
 def measure_heavy(sizes: Sequence[int], rounds: int, picks: int) -> dict[Measured, tuple[Timing, Timing]]:
@@ -131,7 +71,7 @@ def selector_case(rows: int, cycles: int, *, numba: bool) -> Case:
 
     def cycle() -> None:
         picks = selector.pick(BATCH, rng)
-        picks.weights()  # the peers compute them too
+        picks.weights()  # a trainer needs them too
         columns.priority[picks.slots] = new
         selector.touch(picks.slots)
 

@@ -1,14 +1,12 @@
 """Measure every operation of the engine: how it grows, and how it compares. `make bench` runs this.
 
-    python benchmarks/engine.py                                 all sizes, a few minutes
-    python benchmarks/engine.py --quick                         smaller sizes, fewer rounds, half a minute
-    python benchmarks/engine.py --peers-python PATH             with cpprb and torchrl of that interpreter
-    python benchmarks/engine.py --check                         a claim that is missed makes the exit code 1
+    python benchmarks/engine.py             all sizes, a few minutes
+    python benchmarks/engine.py --quick     smaller sizes, fewer rounds, half a minute
+    python benchmarks/engine.py --check     a claim that is missed makes the exit code 1
 
 Prints tables, then every claim with PASS or MISS, and writes all numbers as JSON (--json PATH).
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from time import perf_counter
@@ -50,17 +48,15 @@ QUICK = Plan(
 
 
 def main() -> int:
-    options = _options()
+    options = arguments("Measure every operation of the engine.", "engine.json").parse_args()
     plan = QUICK if options.quick else Plan()
     start = perf_counter()
     print_title("reroll engine benchmark")
 
     timed = operations.measure_operations(plan.sizes, plan.scanning_sizes, plan.rounds)
     _print_operations(timed, plan)
-    cycles, peers, notes = cycle.measure_cycles(
-        plan.cycle_sizes, plan.cycle_rounds, plan.cycles, options.peers_python
-    )
-    _print_cycles(cycles, peers, notes)
+    cycles, notes = cycle.measure_cycles(plan.cycle_sizes, plan.cycle_rounds, plan.cycles)
+    _print_cycles(cycles, notes)
     heavy = cycle.measure_heavy(plan.cycle_sizes, plan.cycle_rounds, plan.cycles)
     _print_heavy(heavy)
     overheads = footprint.measure_overhead(plan.overhead_rows)
@@ -71,12 +67,11 @@ def main() -> int:
 
     judged = [
         *claims.operation_claims(timed),
-        *claims.cycle_claims(cycles),
         *claims.heavy_claims(heavy),
         *claims.footprint_claims(overheads, imports),
     ]
     report = {
-        "versions": versions() | peers,
+        "versions": versions(),
         "plan": plan._asdict(),
         "operations": [key._asdict() | seconds(timing) for key, timing in timed.items()],
         "cycles": [key._asdict() | seconds(timing) for key, timing in cycles.items()],
@@ -89,12 +84,6 @@ def main() -> int:
         "growth": grown._asdict() | {"worst": [stall._asdict() for stall in grown.worst]},
     }
     return conclude(judged, report, perf_counter() - start, options)
-
-
-def _options() -> argparse.Namespace:
-    parser = arguments("Measure every operation of the engine.", "engine.json")
-    parser.add_argument("--peers-python", metavar="PATH", help="an interpreter that has cpprb and torchrl")
-    return parser.parse_args()
 
 
 def _size(rows: int) -> str:
@@ -129,9 +118,7 @@ def _print_operations(timed: Mapping[operations.Measured, Timing], plan: Plan) -
     print_table("Operations of a Table, median microseconds", header, rows, notes)
 
 
-def _print_cycles(
-    timed: Mapping[cycle.Measured, Timing], peers: Mapping[str, str], notes: Sequence[str]
-) -> None:
+def _print_cycles(timed: Mapping[cycle.Measured, Timing], notes: Sequence[str]) -> None:
     sizes = list(dict.fromkeys(key.rows for key in timed))
     rows = []
     for contender in dict.fromkeys(key.contender for key in timed):
@@ -139,16 +126,11 @@ def _print_cycles(
         per_second = [f"{1 / timing.median:,.0f}" for timing in timings]
         spread = f"{max(timing.spread for timing in timings):.0%}"
         rows.append([contender, *per_second, *(microseconds(timing.median) for timing in timings), spread])
-    measured = [f"Peers: {', '.join(f'{name} {number}' for name, number in peers.items())}."] if peers else []
     print_table(
         "Prioritized cycle (sample 256 + update 256): cycles per second, and microseconds",
         ("contender", *map(_size, sizes), *(f"{_size(rows)} us" for rows in sizes), "spread"),
         rows,
-        [
-            "reroll draws distinct rows, the peers with replacement; importance weights are in all.",
-            *measured,
-            *notes,
-        ],
+        ["256 distinct rows, with importance weights. Beside other libraries: make bench-peers.", *notes],
     )
 
 

@@ -4,11 +4,9 @@
     python benchmarks/prepare.py --quick     an eighth of workload M, fewer rounds
     python benchmarks/prepare.py --check     a claim that is missed makes the exit code 1
 
-Where torchrl is installed for this interpreter, its ListStorage samples the same groups, as tensors, and collates them to the
-same arrays: once as one writes it with torch, once, as rollouts, with reroll's own code.
+Beside other libraries: make bench-peers.
 """
 
-import importlib.util
 import pickle
 import sys
 from collections.abc import Callable, Sequence
@@ -22,12 +20,10 @@ from measure import Case, Timing, interleave, microseconds, per_operation, print
 from reporting import Claim, arguments, conclude, print_title, seconds, versions
 from reroll import ReplayBuffer, ReplayBufferConfig, Rollout
 from reroll.prepare import Memory, PackedBatch, pack, sequences_of, split
-from reroll.prepare.packing import best_fit
 
 BATCH, STEP = 64, 4
 SAMPLE, TABLE, PACK, ARRAYS, WHOLE = "sample(64)", "sequences_of", "pack", "arrays", "all of it"
 MEMCPY = "memcpy of the batch"
-TORCHRL, TORCHRL_OURS = "torchrl ListStorage, torch collation", "torchrl ListStorage, collation of reroll"
 M_SAMPLE, M_TABLE, M_SPLIT, M_WHOLE = (
     "sample",
     "sequences_of",
@@ -102,8 +98,8 @@ def collate(groups: Any) -> dict[str, Any]:
     return pack(sequences_of(groups, train_step=STEP), FLAT.pack_length).arrays()
 
 
-def flat_cases() -> tuple[dict[str, Case], int, str]:
-    """Return what is measured of one packed batch, its bytes, and what is to be said of the peer."""
+def flat_cases() -> tuple[dict[str, Case], int]:
+    """Return what is measured of one packed batch, and its bytes."""
     groups = make_groups(FLAT._replace(groups=4 * BATCH))
     buffer = filled(groups)
 
@@ -123,91 +119,11 @@ def flat_cases() -> tuple[dict[str, Case], int, str]:
         WHOLE: lambda: collate(draw()),
         MEMCPY: lambda: np.copyto(target, source),
     }
-    peers = torchrl_cases(groups)
-    operations |= peers
-    note = "" if peers else "torchrl is not installed for this interpreter"
-    return {name: _case(operation) for name, operation in operations.items()}, size, note
+    return {name: _case(operation) for name, operation in operations.items()}, size
 
 
 def _case(operation: Callable[[], object]) -> Case:
     return lambda: per_operation(operation)
-
-
-def torchrl_cases(groups: Sequence[list[Rollout]]) -> dict[str, Callable[[], object]]:
-    """Return how torchrl samples and collates the same groups; nothing where it is not installed."""
-    if importlib.util.find_spec("torchrl") is None:
-        return {}
-    import torch  # noqa: PLC0415
-    from torchrl.data import ListStorage  # noqa: PLC0415
-    from torchrl.data import ReplayBuffer as PeerBuffer  # noqa: PLC0415
-
-    torch.set_num_threads(
-        1
-    )  # threads that wait for each other on a busy machine would make it three times slower
-
-    def sampling(items: list[Any], collate: Callable[[Any], Any]) -> Callable[[], object]:
-        peer = PeerBuffer(storage=ListStorage(len(items)), collate_fn=collate, batch_size=BATCH)
-        peer.extend(items)
-        return peer.sample
-
-    def tensors(member: Rollout) -> dict[str, Any]:
-        names = ("prompt_ids", "response_ids", "logprobs", "response_mask")
-        found = {name: torch.from_numpy(getattr(member, name)) for name in names}
-        return found | {"reward": member.reward, "version": STEP - 1}
-
-    as_tensors = [[tensors(member) for member in group] for group in groups]
-    cases = {
-        TORCHRL: sampling(as_tensors, lambda groups: torch_collate(torch, groups)),
-        TORCHRL_OURS: sampling(list(groups), collate),
-    }
-    ours, theirs = collate(groups[:BATCH]), torch_collate(torch, as_tensors[:BATCH])
-    if not all(np.array_equal(ours[name], theirs[name].numpy()) for name in theirs):
-        raise RuntimeError("the collations differ")
-    return cases
-
-
-def torch_collate(torch: Any, groups: Any) -> dict[str, Any]:
-    """Return the arrays of a packed batch as one writes it with torch: a `cat` or `repeat_interleave` for each."""
-    rewards = [torch.tensor([member["reward"] for member in group], dtype=torch.float64) for group in groups]
-    centered = [scores - scores.mean() for scores in rewards]
-    advantage = torch.cat([scores / (scores.std(correction=0) + 1e-8) for scores in centered]).float()
-    number = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(group) for group in groups]))
-    members = [member for group in groups for member in group]
-    sizes = [len(member["prompt_ids"]) + len(member["response_ids"]) for member in members]
-    rows = best_fit(sizes, range(len(sizes)), FLAT.pack_length)
-    order = [place for row in rows for place in row]
-    index = torch.tensor(order)
-    members = [members[place] for place in order]
-    heads = [len(member["prompt_ids"]) for member in members]
-    tails = torch.tensor([len(member["response_ids"]) for member in members])
-    lengths = torch.tensor(heads) + tails
-    bounds = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
-    zeros = torch.zeros(max(heads))
-    is_response = torch.tensor([False, True]).repeat(len(members))
-    halves = torch.stack((torch.tensor(heads), tails), 1).ravel()
-    versions = torch.tensor([[-1, member["version"]] for member in members], dtype=torch.int32).ravel()
-
-    def joined(name: str, dtype: Any) -> Any:
-        padding = zeros.to(dtype)
-        return torch.cat(
-            [part for m, head in zip(members, heads, strict=True) for part in (padding[:head], m[name])]
-        )
-
-    return {
-        "input_ids": torch.cat([part for m in members for part in (m["prompt_ids"], m["response_ids"])]),
-        "logprobs": joined("logprobs", torch.float32),
-        "response_mask": joined("response_mask", torch.uint8).bool(),
-        "cu_seqlens": bounds.int(),
-        "cu_rows": torch.tensor([0, *(len(row) for row in rows)]).cumsum(0).int(),
-        "sequence": index,
-        "group": number[index],
-        "position_ids": (torch.arange(int(bounds[-1])) - bounds[:-1].repeat_interleave(lengths)).int(),
-        "document_ids": torch.arange(len(members), dtype=torch.int32).repeat_interleave(lengths),
-        "advantages": advantage[index].repeat_interleave(lengths),
-        "weights": torch.ones(int(bounds[-1])),
-        "versions": versions.repeat_interleave(halves),
-        "logprob_mask": is_response.repeat_interleave(halves),
-    }
 
 
 def m_cases(workload: Workload) -> dict[str, Case]:
@@ -253,13 +169,6 @@ def claims_of(flat: dict[str, Timing], large: dict[str, Timing]) -> list[Claim]:
         Claim("packed batch: at least 10 % of the speed of a memcpy", f"{speed:.0%}", speed >= 0.10),
         Claim("packed batch: the aim, 25 % of the speed of a memcpy", f"{speed:.0%}", speed >= 0.25),
     ]
-    peer = flat.get(TORCHRL)
-    text = "packed batch: ahead of torchrl's ListStorage, which collates to the same arrays"
-    if peer is None:
-        claims.append(Claim(text, "not installed", None))
-    else:
-        ratio, with_ours = (flat[name].median / flat[WHOLE].median for name in (TORCHRL, TORCHRL_OURS))
-        claims.append(Claim(text, f"{ratio:.2f}x, {with_ours:.2f}x with our collation in it", ratio > 1))
     share = large[M_WHOLE].median / large[PICKLE].median
     written = share + large[M_ARRAYS].median / large[PICKLE].median
     text = "M: sample + prepare + split in under 10 % of a pickle of the same as lists"
@@ -271,10 +180,10 @@ def main() -> int:
     options = arguments("Measure preparation.", "prepare.json").parse_args()
     start = perf_counter()
     print_title("reroll prepare benchmark")
-    cases, size, note = flat_cases()
+    cases, size = flat_cases()
     flat = interleave(cases, 31 if options.quick else 101)
     cases.clear()
-    _print(f"A packed batch of {FLAT}, {size / 1e6:.1f} MB", flat, MEMCPY, [note] if note else [])
+    _print(f"A packed batch of {FLAT}, {size / 1e6:.1f} MB", flat, MEMCPY, [])
     workload = M._replace(groups=M.groups // 8) if options.quick else M
     large = interleave(m_cases(workload), 11)
     notes = [f"Of the lists, one group in {PICKLED_SHARE} is pickled, and its time multiplied."]

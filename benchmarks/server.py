@@ -1,9 +1,8 @@
-"""Measure a server beside a bare ZeroMQ echo of the same bytes, and beside DeepMind Reverb where it is installed.
+"""Measure a server beside a bare ZeroMQ echo of the same bytes. Beside other libraries: make bench-peers.
 
     python benchmarks/server.py             256 KB groups in batches of 16, small groups one by one; 1 and 4 clients
     python benchmarks/server.py --quick     fewer rounds
     python benchmarks/server.py --check     a claim that is missed makes the exit code 1
-    REVERB_PYTHON=/path/to/python           an interpreter with dm-reverb 0.14, if there is one
 
 Every contender has its server and its clients in processes of their own, and they take turns. A round puts groups and takes
 them again; the echo sends the same bytes there and back. Times are on the wall.
@@ -31,14 +30,6 @@ port = socket.bind_to_random_port("tcp://127.0.0.1")
 print(f"ready at tcp://127.0.0.1:{port}", flush=True)
 while True:
     socket.send_multipart(socket.recv_multipart(copy=False), copy=False)
-"""
-REVERB = """
-import reverb, time
-table = reverb.Table("t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), max_size=100000,
-                     rate_limiter=reverb.rate_limiters.MinSize(1), max_times_sampled=1)
-server = reverb.Server([table])
-print(f"ready at tcp://localhost:{server.port}", flush=True)
-time.sleep(1e6)
 """
 SERVE = "from reroll.cli import main; main()"
 LARGE, SMALL = "8x4096", "1x16"
@@ -98,11 +89,7 @@ def measure(cases: list[Case], rounds: int) -> dict[Case, Timing]:
             stack.callback(process.end)
             return process
 
-        python = {
-            kind: os.environ["REVERB_PYTHON"] if kind == "reverb" else sys.executable
-            for kind in _kinds(cases)
-        }
-        servers = {kind: started(python[kind], "-c", *_server(kind, keys)) for kind in _kinds(cases)}
+        servers = {kind: started(sys.executable, "-c", *_server(kind, keys)) for kind in _kinds(cases)}
         address = {kind: server.said.removeprefix("ready at ") for kind, server in servers.items()}
         clients: dict[Case, list[Process]] = {}
         for case in cases:
@@ -116,7 +103,7 @@ def measure(cases: list[Case], rounds: int) -> dict[Case, Timing]:
                 str(case.batch),
                 *extra,
             )
-            clients[case] = [started(python[case.kind], *command) for _ in range(case.clients)]
+            clients[case] = [started(sys.executable, *command) for _ in range(case.clients)]
         for number in range(rounds + 1):
             for case in reversed(cases) if number % 2 else cases:
                 for client in clients[case]:
@@ -134,8 +121,6 @@ def _kinds(cases: list[Case]) -> list[str]:
 def _server(kind: str, keys: str) -> list[str]:
     if kind == "echo":
         return [ECHO]
-    if kind == "reverb":
-        return [REVERB]
     options = ["serve", "--bind", "tcp://127.0.0.1:0"]
     if kind == "reroll, CURVE":
         for name in ("server", "client"):
@@ -181,7 +166,7 @@ def main() -> int:
     options = arguments("Measure a server and its clients.", "server.json").parse_args()
     start = perf_counter()
     print_title("reroll server benchmark")
-    kinds = ["echo", "reroll", "reroll, CURVE", *(["reverb"] if "REVERB_PYTHON" in os.environ else [])]
+    kinds = ["echo", "reroll", "reroll, CURVE"]
     cases = [Case(kind, LARGE, 16, clients) for clients in (1, 4) for kind in kinds]
     cases += [Case(kind, SMALL, batch, 1) for batch in (1, 16) for kind in kinds[:2]]
     timings = measure(cases, 5 if options.quick else 15)
@@ -228,10 +213,6 @@ def _claims(timings: dict[Case, Timing], cpu: float) -> list[Claim]:
             Claim(
                 f"{case.load}: at least 60 % of a bare echo", times(share), share is not None and share >= 0.6
             )
-        )
-        ahead = ratio(case, "reverb")
-        claims.append(
-            Claim(f"{case.load}: ahead of Reverb", times(ahead), None if ahead is None else ahead > 1)
         )
         factor = ratio(case._replace(kind="reroll, CURVE"), "reroll")
         claims.append(Claim(f"{case.load}: what CURVE leaves of the speed", times(factor), None))

@@ -2,8 +2,8 @@
 
     python server_traffic.py KIND ADDRESS SHAPE BATCH [KEYS]
 
-KIND: `echo` sends bytes to an echo and waits for them; `reroll` puts as many groups and takes them again; `reverb` does the
-same with DeepMind Reverb. SHAPE: rollouts x tokens of a group. BATCH: groups under way at once.
+KIND: `echo` sends bytes to an echo and waits for them; `reroll` puts as many groups and takes them again. SHAPE: rollouts x
+tokens of a group. BATCH: groups under way at once.
 """
 
 import asyncio
@@ -78,32 +78,9 @@ async def reroll(address: str, shape: str, batch: int, keys: str | None) -> None
             print(perf_counter() - start, flush=True)
 
 
-def reverb(address: str, shape: str, batch: int) -> None:
-    import reverb as dm_reverb  # noqa: PLC0415
-
-    members, arrays = arrays_of(shape)
-    step = {name: np.stack([array] * members) for name, array in arrays.items()}
-    client, rounds = dm_reverb.Client(address.removeprefix("tcp://")), ROUNDS_OF[shape]
-    for _ in each_line():
-        start = perf_counter()
-        for _ in range(rounds):
-            with client.trajectory_writer(num_keep_alive_refs=1) as writer:
-                for _ in range(batch):
-                    writer.append(step)
-                    writer.create_item(
-                        "t", 1.0, {name: column[-1:] for name, column in writer.history.items()}
-                    )
-                writer.flush()
-            for _ in client.sample("t", num_samples=batch, emit_timesteps=False):
-                pass
-        print(perf_counter() - start, flush=True)
-
-
 if __name__ == "__main__":
     kind, where, form, size, *rest = sys.argv[1:]
     if kind == "echo":
         echo(where, form, int(size))
-    elif kind == "reverb":
-        reverb(where, form, int(size))
     else:
         asyncio.run(reroll(where, form, int(size), rest[0] if rest else None))

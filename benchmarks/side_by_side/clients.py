@@ -101,7 +101,9 @@ def follow(module: Any, address: str, loads: str, seed: str) -> None:
         answer(failed=f"{type(error).__name__}: {error}"[:300])
 
 
-def remote(module: Any, sizes: Sequence[int], clients: Sequence[int]) -> Iterator[Callable[[], dict[str, float]]]:
+def remote(
+    module: Any, sizes: Sequence[int], clients: Sequence[int]
+) -> Iterator[Callable[[], dict[str, float]]]:
     """Let each client put groups of a size, then let each take as many; both in groups a second, by the wall."""
     counts = {size: max(FEWEST, min(MOST, ROUND_BYTES // size // max(clients))) for size in sizes}
     loads = {str(size): (work.shape_of_bytes(size), count) for size, count in counts.items()}
@@ -116,7 +118,10 @@ def remote(module: Any, sizes: Sequence[int], clients: Sequence[int]) -> Iterato
                     take_s, taken = _timed(some[:number], "take", load)
                     if taken != groups * shape.members * shape.mean_tokens:
                         raise RuntimeError(f"{groups} groups were put, and {taken} tokens came back")
-                    found |= {f"put {load} {number}": groups / put_s, f"take {load} {number}": groups / take_s}
+                    found |= {
+                        f"put {load} {number}": groups / put_s,
+                        f"take {load} {number}": groups / take_s,
+                    }
             return found
 
         measure()  # warm

@@ -43,11 +43,15 @@ ENVIRONMENTS = {
     for environment in (
         Environment("core", "import reroll", ((str(ROOT),),)),
         Environment(
-            "reroll", "import reroll, numba, torch, ray, pandas, zmq", (("torch==2.13.0", "-e", f"{ROOT}[all]", "pandas"),)
+            "reroll",
+            "import reroll, numba, torch, ray, pandas, zmq",
+            (("torch==2.13.0", "-e", f"{ROOT}[all]", "pandas"),),
         ),
         Environment("cpprb", "import cpprb", (("cpprb",),)),
         # Its compiled part loads only with the torch that it was built with.
-        Environment("torchrl", LOADS_TORCHRL, (("torch==2.13.0", "torchrl"), ("torch==2.14.1", "torchrl==0.14.1"))),
+        Environment(
+            "torchrl", LOADS_TORCHRL, (("torch==2.13.0", "torchrl"), ("torch==2.14.1", "torchrl==0.14.1"))
+        ),
         Environment(
             "reverb", "import reverb", (("dm-reverb==0.14.0", "tensorflow==2.15.1"),), newest_python=(3, 11)
         ),
@@ -56,29 +60,30 @@ ENVIRONMENTS = {
 }
 
 
-class CannotInstall(Exception):
+class CannotInstallError(Exception):
     """Why an environment is not there."""
 
 
 def installed(environment: Environment, say: Callable[[str], None]) -> str:
-    """Make an environment unless it is there, and return its requirements; raises CannotInstall."""
+    """Make an environment unless it is there, and return its requirements; raises CannotInstallError."""
     stamp = environment.folder / "installed.txt"
     if stamp.exists() and stamp.read_text() in (_line(attempt) for attempt in environment.attempts):
         return stamp.read_text()
     why = ""
+    shutil.rmtree(environment.folder, ignore_errors=True)
     for attempt in environment.attempts:
         say(f"installing {environment.name}: {_line(attempt)}")
         start = perf_counter()
         try:
             _install(environment, attempt)
-        except CannotInstall as error:
+        except CannotInstallError as error:
             why = str(error)
             say(f"  failed: {why}")
             continue
         say(f"  {perf_counter() - start:.0f} s")
         stamp.write_text(_line(attempt))
         return _line(attempt)
-    raise CannotInstall(why)
+    raise CannotInstallError(why)
 
 
 def _line(attempt: tuple[str, ...]) -> str:
@@ -87,7 +92,6 @@ def _line(attempt: tuple[str, ...]) -> str:
 
 def _install(environment: Environment, requirements: tuple[str, ...]) -> None:
     python = _interpreter(environment.newest_python)
-    shutil.rmtree(environment.folder, ignore_errors=True)
     _run(python, "-m", "venv", str(environment.folder))
     own = str(environment.python)
     _run(own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
@@ -100,10 +104,10 @@ def _run(*command: str) -> None:
             command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False, cwd=ROOT.anchor
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotInstall(str(error)) from error
+        raise CannotInstallError(str(error)) from error
     if done.returncode:
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        raise CannotInstall(lines[-1] if lines else f"exit code {done.returncode}")
+        raise CannotInstallError(lines[-1] if lines else f"exit code {done.returncode}")
 
 
 def _interpreter(newest: tuple[int, int] | None) -> str:
@@ -114,7 +118,9 @@ def _interpreter(newest: tuple[int, int] | None) -> str:
         found = shutil.which(python)
         if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
             return found
-    raise CannotInstall(f"it needs Python {newest[0]}.{newest[1]} or older, and there is none on the path")
+    raise CannotInstallError(
+        f"it needs Python {newest[0]}.{newest[1]} or older, and there is none on the path"
+    )
 
 
 def _older(newest: tuple[int, int]) -> Iterator[str]:
@@ -123,6 +129,4 @@ def _older(newest: tuple[int, int]) -> Iterator[str]:
 
 def size_bytes(folder: Path) -> int:
     """Return what the files below take, links not followed."""
-    return sum(
-        (Path(where) / name).lstat().st_size for where, _, names in os.walk(folder) for name in names
-    )
+    return sum((Path(where) / name).lstat().st_size for where, _, names in os.walk(folder) for name in names)

@@ -7,7 +7,7 @@ from typing import Any
 import results
 from environments import Environment, size_bytes
 from matrix import Section
-from workers import Failed
+from workers import NoFigureError
 
 IMPORTS = {
     "core": "import reroll",
@@ -38,7 +38,7 @@ def measure_footprint(
                 taken[name].append({"import": seconds, "disk": megabytes})
     cells = [cell for name, some in taken.items() for cell in results.measured(section, setting, name, some)]
     for name, why in missing.items():
-        cells += results.unmeasured(section, setting, name, Failed(why))
+        cells += results.unmeasured(section, setting, name, NoFigureError(why))
     how = {name: f"`{IMPORTS[name]}`. {ABOUT.get(name, '')}".strip() for name in found}
     return {name: {"version": "", "how": how[name]} for name in found}, cells
 

@@ -11,7 +11,13 @@ def headlines(tables: Mapping[str, Table]) -> str | None:
     """Return the lines as Markdown; None unless all that they need was measured in whole runs."""
     if not {"a", "d", "e", "g", "i"} <= tables.keys():
         return None
-    rows = [_cycle(tables["a"]), _scan(tables["d"]), _memory(tables["g"]), _remote(tables["e"]), _crash(tables["i"])]
+    rows = [
+        _cycle(tables["a"]),
+        _scan(tables["d"]),
+        _memory(tables["g"]),
+        _remote(tables["e"]),
+        _crash(tables["i"]),
+    ]
     lines = [f"| {what} | {said} | {COMMAND.format(letter)} |" for letter, what, said in rows]
     return "\n".join(["| | measured | command |", "|---|---|---|", *lines, ""])
 
@@ -31,12 +37,20 @@ def _ratios(table: Table, row: Row, *peers: str) -> str:
 
 def _cycle(table: Table) -> tuple[str, str, str]:
     row = _row(table, "us", "1,000,000")
-    return "a", "prioritized sample and update of 256, a million rows", _ratios(table, row, "cpprb", "torchrl_sampler")
+    return (
+        "a",
+        "prioritized sample and update of 256, a million rows",
+        _ratios(table, row, "cpprb", "torchrl_sampler"),
+    )
 
 
 def _scan(table: Table) -> tuple[str, str, str]:
     row = _row(table, "take", "100,000")
-    return "d", "a batch of 64 from 100,000 groups, beside designs that scan", _ratios(table, row, "records", "frame")
+    return (
+        "d",
+        "a batch of 64 from 100,000 groups, beside designs that scan",
+        _ratios(table, row, "records", "frame"),
+    )
 
 
 def _memory(table: Table) -> tuple[str, str, str]:
@@ -48,12 +62,18 @@ def _memory(table: Table) -> tuple[str, str, str]:
 
 def _remote(table: Table) -> tuple[str, str, str]:
     put, take = _row(table, "put 262144 4"), _row(table, "take 262144 4")
-    return "e", "groups of 256 KB, 4 clients", f"put {_ratios(table, put, 'reverb')}, take {_ratios(table, take, 'reverb')}"
+    return (
+        "e",
+        "groups of 256 KB, 4 clients",
+        f"put {_ratios(table, put, 'reverb')}, take {_ratios(table, take, 'reverb')}",
+    )
 
 
 def _crash(table: Table) -> tuple[str, str, str]:
     lost, put = _row(table, "lost"), _row(table, "acknowledged")
     names = ("reroll_buffer", "reroll_server", "reverb", "transfer_queue", "ray_queue")
     figures = ((name, table.median(lost, name), table.median(put, name)) for name in names)
-    said = ", ".join(f"{table.name(name)} {gone:.0f} of {of:.0f}" for name, gone, of in figures if gone is not None and of)
+    said = ", ".join(
+        f"{table.name(name)} {gone:.0f} of {of:.0f}" for name, gone, of in figures if gone is not None and of
+    )
     return "i", "acknowledged groups lost by kill -9", said

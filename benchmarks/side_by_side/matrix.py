@@ -99,7 +99,16 @@ SECTIONS = (
         "calling thread, but for Reverb, which is another process.",
         "cycle",
         (Metric("us", "one cycle", "us", False),),
-        ("reroll_numba", "reroll_numpy", "reroll_table", "cpprb", "torchrl_sampler", "torchrl", "reverb", "transfer_queue"),
+        (
+            "reroll_numba",
+            "reroll_numpy",
+            "reroll_table",
+            "cpprb",
+            "torchrl_sampler",
+            "torchrl",
+            "reverb",
+            "transfer_queue",
+        ),
         _sizes("rows", (10**4, 10**5, 10**6), "rows"),
         _sizes("rows", (10**4,), "rows"),
         rounds=31,
@@ -180,7 +189,12 @@ SECTIONS = (
         "Each client puts groups, then each takes as many; server and clients are processes of their own on one machine.",
         "remote",
         tuple(
-            Metric(f"{verb} {size} {number}", f"{verb}, {label}, {number} client{'s' * (number > 1)}", "groups/s", True)
+            Metric(
+                f"{verb} {size} {number}",
+                f"{verb}, {label}, {number} client{'s' * (number > 1)}",
+                "groups/s",
+                True,
+            )
             for verb in ("put", "take")
             for size, label in SIZES.items()
             for number in CLIENTS
@@ -225,14 +239,26 @@ SECTIONS = (
         "Groups of 4 KB are put one by one; when the last put has returned, the process that owns them is killed with SIGKILL. "
         "Then it is started again, and what was acknowledged and is gone is counted.",
         "crash",
-        (Metric("acknowledged", "acknowledged", "groups", True), Metric("lost", "of these lost", "groups", False)),
         (
-            *("reroll_buffer", "reroll_server", "reroll_ray", "reverb", "transfer_queue", "ray_queue", "by_hand"),
+            Metric("acknowledged", "acknowledged", "groups", True),
+            Metric("lost", "of these lost", "groups", False),
+        ),
+        (
+            *(
+                "reroll_buffer",
+                "reroll_server",
+                "reroll_ray",
+                "reverb",
+                "transfer_queue",
+                "ray_queue",
+                "by_hand",
+            ),
             *("torchrl", "cpprb"),
         ),
         _sizes("groups", (250,), "groups"),
         _sizes("groups", (250,), "groups"),
         rounds=3,
+        is_fresh=True,
     ),
 )
 FOOTPRINT = Section(

@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -41,7 +40,12 @@ def write() -> str:
     if not tables:
         raise SystemExit(f"nothing was measured yet: {results.FOLDER} is empty")
     PICTURES.mkdir(parents=True, exist_ok=True)
-    parts = [INTRODUCTION, *_caution(tables), *(part for table in tables for part in _section(table)), *_behind(tables)]
+    parts = [
+        INTRODUCTION,
+        *_caution(tables),
+        *(part for table in tables for part in _section(table)),
+        *_behind(tables),
+    ]
     PAGE.write_text("\n".join(parts).rstrip() + "\n")
     lines = headlines({table.section.id: table for table in tables if not table.is_quick})
     if lines is None:

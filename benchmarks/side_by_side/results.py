@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matrix import Section, Setting
-from workers import FOLDER, Cannot, Failed
+from workers import FOLDER, CannotError, NoFigureError
 
 Cell = dict[str, Any]
 """A setting, a metric and a contender, with `median`, `low`, `high` (quartiles) and `rounds`, or `cannot`, or `failed`."""
@@ -16,7 +16,9 @@ Cell = dict[str, Any]
 __all__ = ["FOLDER", "Cell", "measured", "read", "unmeasured", "write"]
 
 
-def measured(section: Section, setting: Setting, contender: str, rounds: Sequence[Mapping[str, float]]) -> list[Cell]:
+def measured(
+    section: Section, setting: Setting, contender: str, rounds: Sequence[Mapping[str, float]]
+) -> list[Cell]:
     """Return the cells of a contender from what its rounds gave."""
     return [
         {
@@ -28,9 +30,9 @@ def measured(section: Section, setting: Setting, contender: str, rounds: Sequenc
     ]
 
 
-def unmeasured(section: Section, setting: Setting, contender: str, error: Failed) -> list[Cell]:
+def unmeasured(section: Section, setting: Setting, contender: str, error: NoFigureError) -> list[Cell]:
     """Return the cells of a contender that has no figures, and why."""
-    why = "cannot" if isinstance(error, Cannot) else "failed"
+    why = "cannot" if isinstance(error, CannotError) else "failed"
     return [{**_key(setting, metric.key, contender), why: str(error)} for metric in section.metrics]
 
 
@@ -52,7 +54,11 @@ def write(
     report = {
         "section": section.id,
         "is_quick": is_quick,
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load_before": round(load, 1)},
+        "machine": {
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+            "load_before": round(load, 1),
+        },
         "contenders": contenders,
         "cells": cells,
     }

@@ -11,6 +11,7 @@ and backwards. One that cannot be installed, fails or hangs leaves cells that sa
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,10 @@ from typing import Any
 
 import render
 import results
-from environments import ENVIRONMENTS, CannotInstall, Environment, installed
+from environments import ENVIRONMENTS, CannotInstallError, Environment, installed
 from footprint import measure_footprint
 from matrix import CONTENDERS, FOOTPRINT, SECTIONS, Section, Setting
-from workers import Cannot, Failed, Worker
+from workers import CannotError, NoFigureError, Worker
 
 ANSWER_S = 300.0
 AT_ONCE = 2
@@ -32,6 +33,8 @@ AT_ONCE = 2
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
     if not options.render:
         measure(options.only, is_quick=options.quick)
     written = render.write()
@@ -39,11 +42,18 @@ def main() -> int:
     return 0
 
 
+def _leave(number: int, _: object) -> None:
+    Worker.kill_all()
+    os._exit(128 + number)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure reroll beside its peers.")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
     parser.add_argument("--only", type=lambda letters: set(letters.split(",")), help="sections, such as a,c")
-    parser.add_argument("--render", action="store_true", help="measure nothing, write the tables and pictures")
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing, write the tables and pictures"
+    )
     return parser.parse_args()
 
 
@@ -63,7 +73,9 @@ def measure(only: set[str] | None, *, is_quick: bool) -> None:
         say(f"{section.id}: {section.title}")
         load = os.getloadavg()[0]
         if section is FOOTPRINT:
-            contenders, cells = measure_footprint(section, found, missing, rounds=1 if is_quick else section.rounds)
+            contenders, cells = measure_footprint(
+                section, found, missing, rounds=1 if is_quick else section.rounds
+            )
         else:
             contenders, cells = _measure(section, found, missing, say, is_quick=is_quick)
         results.write(section, contenders, cells, load=load, is_quick=is_quick)
@@ -84,7 +96,7 @@ def _install(
         try:
             installed(ENVIRONMENTS[name], say)
             found[name] = ENVIRONMENTS[name]
-        except CannotInstall as error:
+        except CannotInstallError as error:
             missing[name] = f"cannot be installed: {error}"
             say(f"{name} {missing[name]}")
     return found, missing
@@ -134,6 +146,8 @@ class Turns:
             for number in range(self._rounds):
                 for name in list(ready)[:: -1 if number % 2 else 1]:
                     self._once(name, setting, ready, taken[name])
+                    if self._section.is_fresh and number + 1 < self._rounds:
+                        self._renew(name, setting, ready)
         for name, rounds in taken.items():
             if name in ready:
                 self._say(f"  {setting.title}: {name}")
@@ -143,18 +157,26 @@ class Turns:
         for worker in self._workers.values():
             worker.end()
 
-    def _once(self, name: str, setting: Setting, ready: dict[str, Worker], into: list[dict[str, float]]) -> None:
+    def _once(
+        self, name: str, setting: Setting, ready: dict[str, Worker], into: list[dict[str, float]]
+    ) -> None:
         if name not in ready:
             return
         try:
             into.append(ready[name].run())
-            if self._section.is_fresh:  # what is kept from this round is not there in the next
-                self._workers.pop(name).end()
-                ready[name] = self._worker(name)
-                ready[name].open(self._section.cell, dict(setting.values))
-        except Failed as error:
-            ready.pop(name, None)
+        except NoFigureError as error:
+            del ready[name]
             self._fail(name, setting, error)
+
+    def _renew(self, name: str, setting: Setting, ready: dict[str, Worker]) -> None:
+        """Let a contender start from nothing: what is kept from this round is not there in the next."""
+        if name in ready:
+            self._drop(name)
+            worker = self._open(name, setting)
+            if worker is None:
+                del ready[name]
+            else:
+                ready[name] = worker
 
     @contextmanager
     def _opened(self, setting: Setting) -> Iterator[dict[str, Worker]]:
@@ -166,14 +188,14 @@ class Turns:
         for name, worker in list(ready.items()):
             try:
                 worker.close()
-            except Failed:
+            except NoFigureError:
                 self._drop(name)
 
     def _open(self, name: str, setting: Setting) -> Worker | None:
         try:
             worker = self._worker(name)
             how = worker.open(self._section.cell, dict(setting.values))
-        except Failed as error:
+        except NoFigureError as error:
             self._fail(name, setting, error)
             return None
         self.about[name] = {"version": worker.version, "how": how}
@@ -183,14 +205,16 @@ class Turns:
         if name not in self._workers:
             environment = CONTENDERS[name].environment
             if environment in self._missing:
-                raise Failed(self._missing[environment])
+                raise NoFigureError(self._missing[environment])
             self._workers[name] = Worker(name, self._found[environment], ANSWER_S)
         return self._workers[name]
 
-    def _fail(self, name: str, setting: Setting, error: Failed) -> None:
-        self._say(f"  {setting.title}: {name} {'cannot' if isinstance(error, Cannot) else 'failed'}: {error}")
+    def _fail(self, name: str, setting: Setting, error: NoFigureError) -> None:
+        self._say(
+            f"  {setting.title}: {name} {'cannot' if isinstance(error, CannotError) else 'failed'}: {error}"
+        )
         self.cells += results.unmeasured(self._section, setting, name, error)
-        if not isinstance(error, Cannot):
+        if not isinstance(error, CannotError):
             self._drop(name)
 
     def _drop(self, name: str) -> None:

@@ -148,7 +148,9 @@ def rate(act: Callable[[], object], count: int) -> float:
 Keep = Callable[[Sequence[Group]], object]
 
 
-def memory_of(start: Callable[[int], Keep], groups: int, pids: Sequence[int | str] = ("self",)) -> dict[str, float]:
+def memory_of(
+    start: Callable[[int], Keep], groups: int, pids: Sequence[int | str] = ("self",)
+) -> dict[str, float]:
     """Let a contender keep groups of varied length, and return what they take in its processes.
 
     `start` makes room for so many groups, and returns what keeps some. They are made and handed over in small parts, so

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ def found(module: Any, name: str) -> tuple[Callable[..., Iterator[Measure]], str
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    # At the end: the benchmarks of reroll have a file that is named as Ray is.
-    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    if find_spec("reroll"):  # its benchmarks; at the end, for one of them is named as Ray is
+        sys.path.append(str(Path(__file__).resolve().parents[1]))
     name, *rest = sys.argv[1:]
     module = import_module(f"contenders.{name}")
     if rest[:1] == ["--client"]:

@@ -6,8 +6,9 @@ import queue
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from environments import ROOT, Environment
 
@@ -15,16 +16,18 @@ FOLDER = ROOT / "benchmarks" / "results" / "side_by_side"
 """Where results, logs and what contenders write go; its disk is what is measured."""
 
 
-class Failed(Exception):
+class NoFigureError(Exception):
     """Why a contender has no figure in a cell."""
 
 
-class Cannot(Failed):
+class CannotError(NoFigureError):
     """What a contender is not made for."""
 
 
 class Worker:
     """A contender that is alive. Its process and all that it starts are a group, which ends as one."""
+
+    alive: ClassVar[set["Worker"]] = set()
 
     def __init__(self, module: str, environment: Environment, timeout_s: float) -> None:
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -41,18 +44,19 @@ class Worker:
                 cwd=FOLDER,
                 env={**os.environ, "PYTHONPATH": ""},
             )
+        self.alive.add(self)
         threading.Thread(target=self._read, daemon=True).start()
         try:
             self.version: str = self._answer()["version"]
-        except Failed:
+        except NoFigureError:
             self.kill()
             raise
 
     def open(self, cell: str, setting: dict[str, Any]) -> str:
-        """Prepare a cell, and return how it measures; raises Cannot and Failed."""
+        """Prepare a cell, and return how it measures; raises CannotError and NoFigureError."""
         answer = self._ask(open=cell, setting=setting)
         if "cannot" in answer:
-            raise Cannot(answer["cannot"])
+            raise CannotError(answer["cannot"])
         return str(answer["how"])
 
     def run(self) -> dict[str, float]:
@@ -68,37 +72,40 @@ class Worker:
         """End the process, in peace if it can."""
         if self._process.poll() is None and self._process.stdin is not None:
             self._process.stdin.close()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                pass
         self.kill()
 
     def kill(self) -> None:
-        try:
+        with suppress(ProcessLookupError):  # all have ended
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # all have ended
         self._process.wait()
+        self.alive.discard(self)
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """Leave nothing behind."""
+        for worker in list(cls.alive):
+            worker.kill()
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None  # noqa: S101
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
         except OSError as error:
-            raise Failed("its process has ended") from error
+            raise NoFigureError("its process has ended") from error
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         try:
             line = self._answers.get(timeout=self._timeout_s)
         except queue.Empty:
-            raise Failed(f"no answer within {self._timeout_s:.0f} s") from None
+            raise NoFigureError(f"no answer within {self._timeout_s:.0f} s") from None
         if not line:
-            raise Failed(f"its process ended with code {self._process.wait()}")
+            raise NoFigureError(f"its process ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:
-            raise Failed(answer["failed"])
+            raise NoFigureError(answer["failed"])
         return answer
 
     def _read(self) -> None:

@@ -59,17 +59,13 @@ def checkpoint(groups: int) -> Iterator[Measure]:
     megabytes = sum(group.num_bytes for group in given) / 1e6
 
     async def measure(path: Path) -> dict[str, float]:
-        save_s, resume_s = _timed(given, path), 0.0
-        start = perf_counter()
-        if len(pickle.loads(path.read_bytes())) != groups:  # noqa: S301
-            raise RuntimeError("something was lost")
-        resume_s = perf_counter() - start
+        save_s, resume_s = _written(given, path), _read(path, groups)
         others: deque[work.Group] = deque(maxlen=BATCH)
 
         async def put(number: int) -> None:
             others.append(given[number % groups])
 
-        stall_s, _, _ = await stalled(put, lambda: asyncio.to_thread(_timed, given, path))
+        stall_s, _, _ = await stalled(put, lambda: asyncio.to_thread(_written, given, path))
         return {"save": megabytes / save_s, "resume": megabytes / resume_s, "stall": 1e3 * stall_s}
 
     def run() -> dict[str, float]:
@@ -79,7 +75,14 @@ def checkpoint(groups: int) -> Iterator[Measure]:
     yield run
 
 
-def _timed(groups: Sequence[work.Group], path: Path) -> float:
+def _read(path: Path, groups: int) -> float:
+    start = perf_counter()
+    if len(pickle.loads(path.read_bytes())) != groups:  # noqa: S301
+        raise RuntimeError("something was lost")
+    return perf_counter() - start
+
+
+def _written(groups: Sequence[work.Group], path: Path) -> float:
     start = perf_counter()
     with path.open("wb") as file:
         pickle.dump(groups, file, pickle.HIGHEST_PROTOCOL)

@@ -43,7 +43,12 @@ class FrameGroups:
         self._rows = pd.DataFrame(known, index=uids)
 
     async def put(
-        self, items: list[Any], task_name: str, *, model_step: int | None = None, current_train_step: int | None = None
+        self,
+        items: list[Any],
+        task_name: str,
+        *,
+        model_step: int | None = None,
+        current_train_step: int | None = None,
     ) -> int:
         for item in items:
             if model_step is not None:
@@ -52,7 +57,12 @@ class FrameGroups:
                 item.seq_staleness = staleness(item, current_train_step)
         uid = next(self._clock)
         self._rows.loc[uid] = pd.Series(
-            {"items": items, "task": task_name, "status": group_status(items), "staleness": group_staleness(items)}
+            {
+                "items": items,
+                "task": task_name,
+                "status": group_status(items),
+                "staleness": group_staleness(items),
+            }
         )
         return uid
 

@@ -59,6 +59,10 @@ def checkpoint(groups: int) -> Iterator[Measure]:
             start = perf_counter()
             torch.load(path, weights_only=False)
             resume_s = perf_counter() - start
-        return {"save": megabytes / save_s, "resume": megabytes / resume_s, "stall": 1e3 * save_s * groups / share}
+        return {
+            "save": megabytes / save_s,
+            "resume": megabytes / resume_s,
+            "stall": 1e3 * save_s * groups / share,
+        }
 
     yield run

@@ -16,7 +16,9 @@ def local_ray() -> Iterator[str]:
 
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    context = ray.init("local", num_cpus=16, include_dashboard=False, object_store_memory=1_500_000_000, **OPTIONS)
+    context = ray.init(
+        "local", num_cpus=16, include_dashboard=False, object_store_memory=1_500_000_000, **OPTIONS
+    )
     try:
         yield context.address_info["gcs_address"]
     finally:

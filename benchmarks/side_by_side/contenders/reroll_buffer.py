@@ -24,11 +24,14 @@ __all__ = ["CANNOT", "checkpoint", "crash", "memory", "packed", "replay", "scan"
 CANNOT: dict[str, str] = {}
 BATCH = 64
 STEP = 2
+PACK_LENGTH = 16_384
 
 
 def packed(groups: int) -> Iterator[Measure]:
-    """`Rollout`s are put into a full buffer that evicts the oldest; `sample`, `sequences_of` and `pack` give all arrays, sorted into rows of at most 8,192 tokens."""
-    buffer = ReplayBufferConfig(capacity=groups, sampler="uniform", remover="fifo", max_times_sampled=None, seed=0).build()
+    """`Rollout`s are put into a full buffer that evicts the oldest; `sample`, `sequences_of` and `pack` give all arrays, sorted into rows of at most 16,384 tokens."""
+    buffer = ReplayBufferConfig(
+        capacity=groups, sampler="uniform", remover="fifo", max_times_sampled=None, seed=0
+    ).build()
     made = [rollouts_of(group) for group in work.make_groups(work.VARIED, groups)]
 
     def put(some: Sequence[list[Any]]) -> None:
@@ -36,7 +39,9 @@ def packed(groups: int) -> Iterator[Measure]:
             drive(buffer.put(group, TASK, model_step=STEP - 1))
 
     def batch() -> None:
-        pack(sequences_of(drive(buffer.sample(BATCH, TASK, train_step=STEP)), train_step=STEP), 8192).arrays()
+        pack(
+            sequences_of(drive(buffer.sample(BATCH, TASK, train_step=STEP)), train_step=STEP), PACK_LENGTH
+        ).arrays()
 
     def measure() -> dict[str, float]:
         new = copied(made[:BATCH])
@@ -50,7 +55,11 @@ def packed(groups: int) -> Iterator[Measure]:
 def replay(groups: int) -> Iterator[Measure]:
     """A prioritized buffer; a cycle samples 64 distinct groups with weights, and updates their priorities by uid."""
     config = ReplayBufferConfig(
-        capacity=groups, sampler=Prioritized(alpha=0.6, beta=0.4), remover=Fifo(), max_times_sampled=None, seed=0
+        capacity=groups,
+        sampler=Prioritized(alpha=0.6, beta=0.4),
+        remover=Fifo(),
+        max_times_sampled=None,
+        seed=0,
     )
     given = work.priorities(groups).tolist()
     buffer = fill(config.build(), rollout_maker(WORKLOAD_R), groups, priority=given.__getitem__)

@@ -63,7 +63,9 @@ def crash(groups: int) -> Iterator[Measure]:
         buffer = RayReplayBuffer.create(ReplayBufferConfig(store=where), name="crashed")
         for group in work.make_groups(work.shape_of_bytes(4096), groups):
             await buffer.put(rollouts_of(group), TASK, model_step=1)
-        actors = [found for found in ray.util.list_named_actors(all_namespaces=True) if "crashed" in found["name"]]
+        actors = [
+            found for found in ray.util.list_named_actors(all_namespaces=True) if "crashed" in found["name"]
+        ]
         for named in actors:
             actor = ray.get_actor(named["name"], named["namespace"])
             os.kill(await actor.__ray_call__.remote(lambda _: os.getpid()), signal.SIGKILL)

@@ -136,7 +136,10 @@ def packed(groups: int) -> Iterator[Measure]:
             work.pack([work.Group(*(array[0] for array in data)) for data in some])
 
         batch()
-        yield lambda: {"insert": work.rate(lambda: client.put(given[:BATCH]), BATCH), "batch": work.rate(batch, 1)}
+        yield lambda: {
+            "insert": work.rate(lambda: client.put(given[:BATCH]), BATCH),
+            "batch": work.rate(batch, 1),
+        }
 
 
 def checkpoint(groups: int) -> Iterator[Measure]:

@@ -67,7 +67,9 @@ def replay(groups: int) -> Iterator[Measure]:
         storage=ListStorage(groups), sampler=sampler, batch_size=BATCH, collate_fn=lambda items: items
     )
     buffer.extend([group._replace() for _ in range(groups)])
-    buffer.update_priority(torch.arange(groups), torch.as_tensor(work.priorities(groups), dtype=torch.float32))
+    buffer.update_priority(
+        torch.arange(groups), torch.as_tensor(work.priorities(groups), dtype=torch.float32)
+    )
     new = torch.as_tensor(work.priorities(BATCH), dtype=torch.float32)
 
     def once() -> None:
