@@ -28,7 +28,7 @@ def arrays_of(shape: str) -> tuple[int, dict[str, Any]]:
 
 
 def rollouts_of(shape: str) -> list[Any]:
-    from reroll import Rollout  # noqa: PLC0415  (Reverb has an interpreter of its own)
+    from reroll import Rollout  # noqa: PLC0415  (the echo needs no more than its blob)
 
     members, arrays = arrays_of(shape)
     return [Rollout(**arrays, reward=float(place), status="completed") for place in range(members)]

@@ -21,8 +21,8 @@ from typing import Any
 
 import render
 import results
+from environment_cost import measure_footprint
 from environments import ENVIRONMENTS, CannotInstallError, Environment, installed
-from footprint import measure_footprint
 from matrix import CONTENDERS, FOOTPRINT, SECTIONS, Section, Setting
 from workers import CannotError, NoFigureError, Worker
 

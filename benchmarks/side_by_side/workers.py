@@ -31,7 +31,7 @@ class Worker:
 
     def __init__(self, module: str, environment: Environment, timeout_s: float) -> None:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._answers: queue.Queue[str] = queue.Queue()
         with (FOLDER / f"{module}.log").open("a") as log:
             self._process = subprocess.Popen(
@@ -98,9 +98,9 @@ class Worker:
 
     def _answer(self) -> dict[str, Any]:
         try:
-            line = self._answers.get(timeout=self._timeout_s)
+            line = self._answers.get(timeout=self.timeout_s)
         except queue.Empty:
-            raise NoFigureError(f"no answer within {self._timeout_s:.0f} s") from None
+            raise NoFigureError(f"no answer within {self.timeout_s:g} s") from None
         if not line:
             raise NoFigureError(f"its process ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
