@@ -60,11 +60,7 @@ class ScanningGroups:
         current_train_step: int | None = None,
         stale_threshold: int | None = None,
     ) -> int:
-        for item in items:
-            if model_step is not None:
-                stamp(item, model_step)
-            if current_train_step is not None:
-                item.seq_staleness = staleness(item, current_train_step)
+        arrive(items, model_step, current_train_step)
         uid = next(self._clock)
         record = GroupRecord(uid, list(items), uid, task_name, group_status(items), group_staleness(items))
         if stale_threshold is not None and record.staleness >= stale_threshold:
@@ -107,6 +103,15 @@ class ScanningGroups:
     def _find(self, task_name: str, status: str) -> list[GroupRecord]:
         query = Every([Compare("task", "==", task_name), Compare("status", "==", status)])
         return [record for record in self._records.values() if holds(query, record)]
+
+
+def arrive(items: Sequence[Any], model_step: int | None, current_train_step: int | None) -> None:
+    """Give versions and staleness to a group that is put."""
+    for item in items:
+        if model_step is not None:
+            stamp(item, model_step)
+        if current_train_step is not None:
+            item.seq_staleness = staleness(item, current_train_step)
 
 
 def stamp(item: Any, model_step: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import results
-from environments import Environment, size_bytes
+from environments import Environment, how_installed, size_bytes
 from matrix import Section
 from workers import NoFigureError
 
@@ -16,10 +16,6 @@ IMPORTS = {
     "torchrl": "from torchrl.data import ReplayBuffer",
     "reverb": "import reverb",
     "transfer_queue": "import transfer_queue",
-}
-ABOUT = {
-    "core": "`pip install .`: numpy, msgspec and pydantic.",
-    "reroll": "`pip install '.[all]' pandas`, with torch for the CPU and Ray.",
 }
 CODE = "from time import perf_counter; start = perf_counter(); {}; print(perf_counter() - start)"
 
@@ -39,7 +35,7 @@ def measure_footprint(
     cells = [cell for name, some in taken.items() for cell in results.measured(section, setting, name, some)]
     for name, why in missing.items():
         cells += results.unmeasured(section, setting, name, NoFigureError(why))
-    how = {name: f"`{IMPORTS[name]}`. {ABOUT.get(name, '')}".strip() for name in found}
+    how = {name: f"`{IMPORTS[name]}`. {how_installed(environment)}" for name, environment in found.items()}
     return {name: {"version": "", "how": how[name]} for name in found}, cells
 
 

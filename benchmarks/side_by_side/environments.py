@@ -1,5 +1,6 @@
 """One virtual environment for each contender, made by pip; what cannot be had is told, and stops nobody else."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".venv-peers"
@@ -30,6 +31,11 @@ class Environment(NamedTuple):
     @property
     def python(self) -> Path:
         return self.folder / "bin" / "python"
+
+    @property
+    def stamp(self) -> Path:
+        """Written when all is installed."""
+        return self.folder / "installed.json"
 
     @property
     def packages(self) -> Path:
@@ -64,26 +70,39 @@ class CannotInstallError(Exception):
     """Why an environment is not there."""
 
 
-def installed(environment: Environment, say: Callable[[str], None]) -> str:
-    """Make an environment unless it is there, and return its requirements; raises CannotInstallError."""
-    stamp = environment.folder / "installed.txt"
-    if stamp.exists() and stamp.read_text() in (_line(attempt) for attempt in environment.attempts):
-        return stamp.read_text()
-    why = ""
+def installed(environment: Environment, say: Callable[[str], None]) -> None:
+    """Make an environment unless it is there; raises CannotInstallError."""
+    if environment.stamp.exists() and _stamped(environment)["requirements"] in map(
+        _line, environment.attempts
+    ):
+        return
     shutil.rmtree(environment.folder, ignore_errors=True)
+    failed: dict[str, str] = {}
     for attempt in environment.attempts:
         say(f"installing {environment.name}: {_line(attempt)}")
         start = perf_counter()
         try:
             _install(environment, attempt)
         except CannotInstallError as error:
-            why = str(error)
-            say(f"  failed: {why}")
+            failed[_line(attempt)] = str(error)
+            say(f"  failed: {error}")
             continue
         say(f"  {perf_counter() - start:.0f} s")
-        stamp.write_text(_line(attempt))
-        return _line(attempt)
-    raise CannotInstallError(why)
+        environment.stamp.write_text(json.dumps({"requirements": _line(attempt), "failed": failed}))
+        return
+    raise CannotInstallError("; ".join(failed.values()))
+
+
+def how_installed(environment: Environment) -> str:
+    """Return the requirements that are installed, and which others were tried before, and why they failed."""
+    stamped = _stamped(environment)
+    failed = [f"`{line}` fails: {why}." for line, why in stamped["failed"].items()]
+    return " ".join([f"`pip install {stamped['requirements']}`.", *failed])
+
+
+def _stamped(environment: Environment) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(environment.stamp.read_text())
+    return found
 
 
 def _line(attempt: tuple[str, ...]) -> str:

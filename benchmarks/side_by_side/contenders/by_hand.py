@@ -4,8 +4,6 @@ import asyncio
 import os
 import pickle
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 from collections import deque
@@ -15,11 +13,11 @@ from time import perf_counter
 
 import work
 from checkpoints import stalled
+from contenders.killing import acknowledged_then_killed
 from worker import Measure
 
 BATCH = 64
 CANNOT: dict[str, str] = {}
-SAVED_EVERY = 100
 
 
 def version() -> str:
@@ -92,13 +90,12 @@ def _written(groups: Sequence[work.Group], path: Path) -> float:
 
 
 PUTTING = """
-import os, pickle, sys, time
-sys.path[:0] = [sys.argv[2]]
+import os, pickle, time
 import work
 kept = []
-for group in work.make_groups(work.shape_of_bytes(4096), int(sys.argv[3])):
+for group in work.make_groups(work.shape_of_bytes(4096), int(sys.argv[2])):
     kept.append(group)
-    if len(kept) % int(sys.argv[4]) == 0:
+    if len(kept) % 100 == 0:
         with open(sys.argv[1] + ".new", "wb") as file:
             pickle.dump(kept, file)
         os.replace(sys.argv[1] + ".new", sys.argv[1])
@@ -113,16 +110,8 @@ def crash(groups: int) -> Iterator[Measure]:
     def run() -> dict[str, float]:
         with tempfile.TemporaryDirectory(dir=".") as where:
             path = Path(where).absolute() / "groups.pickle"
-            command = [sys.executable, "-c", PUTTING, str(path), str(Path(work.__file__).parent)]
-            process = subprocess.Popen(
-                [*command, str(groups), str(SAVED_EVERY)], stdout=subprocess.PIPE, text=True
-            )
-            assert process.stdout is not None  # noqa: S101
-            acknowledged = sum(process.stdout.readline() == "acknowledged\n" for _ in range(groups))
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            sys.path.append(str(Path(work.__file__).parent))
-            found = len(pickle.loads(path.read_bytes())) if path.exists() else 0  # noqa: S301
+            acknowledged = acknowledged_then_killed(PUTTING, str(path), groups)
+            found = len(pickle.loads(path.read_bytes()))  # noqa: S301
         return {"acknowledged": acknowledged, "lost": acknowledged - found}
 
     yield run

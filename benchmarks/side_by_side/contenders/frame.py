@@ -9,7 +9,7 @@ import pandas as pd
 from contenders.timing import scanning
 from group_operations import Size, Subject
 from groups import SHORT, TASK, VERSIONS, listed_maker
-from scanning_groups import group_staleness, group_status, staleness, stamp
+from scanning_groups import arrive, group_staleness, group_status, staleness, stamp
 from worker import Measure
 
 CANNOT: dict[str, str] = {}
@@ -50,11 +50,7 @@ class FrameGroups:
         model_step: int | None = None,
         current_train_step: int | None = None,
     ) -> int:
-        for item in items:
-            if model_step is not None:
-                stamp(item, model_step)
-            if current_train_step is not None:
-                item.seq_staleness = staleness(item, current_train_step)
+        arrive(items, model_step, current_train_step)
         uid = next(self._clock)
         self._rows.loc[uid] = pd.Series(
             {

@@ -1,10 +1,6 @@
 """The buffer of reroll, in the process that uses it."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +8,7 @@ from typing import Any
 
 import work
 from checkpoints import putter, stalled
+from contenders.killing import acknowledged_then_killed
 from contenders.rollouts import TASK, copied, rollouts_of, version
 from contenders.timing import scanning
 from group_operations import LISTS, Size, Subject
@@ -125,15 +122,14 @@ def memory(groups: int) -> Iterator[Measure]:
 
 
 PUTTING = """
-import asyncio, sys
-sys.path[:0] = [sys.argv[2]]
+import asyncio
 import work
 from contenders.rollouts import TASK, rollouts_of
 from reroll import ReplayBufferConfig
 
 async def main():
     buffer = ReplayBufferConfig(store=sys.argv[1]).build()
-    groups = [rollouts_of(group) for group in work.make_groups(work.shape_of_bytes(4096), int(sys.argv[3]))]
+    groups = [rollouts_of(group) for group in work.make_groups(work.shape_of_bytes(4096), int(sys.argv[2]))]
     for group in groups:
         await buffer.put(group, TASK, model_step=1)
         print("acknowledged", flush=True)
@@ -149,12 +145,7 @@ def crash(groups: int) -> Iterator[Measure]:
     def run() -> dict[str, float]:
         with tempfile.TemporaryDirectory(dir=".") as where:
             store = str(Path(where).absolute())
-            command = [sys.executable, "-c", PUTTING, store, str(Path(work.__file__).parent), str(groups)]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            assert process.stdout is not None  # noqa: S101
-            acknowledged = sum(process.stdout.readline() == "acknowledged\n" for _ in range(groups))
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+            acknowledged = acknowledged_then_killed(PUTTING, store, groups)
             buffer = ReplayBufferConfig(store=store).build()
             found = len(buffer)
             asyncio.run(buffer.close())

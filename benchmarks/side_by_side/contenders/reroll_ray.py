@@ -4,22 +4,20 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import ray
 
 import work
 from contenders.local_ray import NAMESPACE, join_ray, local_ray
-from contenders.rollouts import TASK, rollouts_of, tokens_of, version
+from contenders.rollouts import TASK, BufferClient, rollouts_of, version
 from reroll import ReplayBufferConfig
 from reroll.ray import RayReplayBuffer
 from worker import Measure
 
 __all__ = ["CANNOT", "Client", "crash", "serve", "version"]
 CANNOT: dict[str, str] = {}
-TOGETHER = 64
 
 
 def serve() -> Iterator[str]:
@@ -29,28 +27,12 @@ def serve() -> Iterator[str]:
         asyncio.run(buffer.close())
 
 
-class Client:
+class Client(BufferClient):
     """Groups of `Rollout`s, 64 puts under way at once; one `take_batch(wait=True)`. One shard, in memory; groups are checked, encoded and decoded by the client."""
 
     def __init__(self, address: str) -> None:
         join_ray(address)
-        self._loop = asyncio.new_event_loop()
-        self._buffer = RayReplayBuffer.connect("buffer", namespace=NAMESPACE)
-
-    def prepare(self, groups: Sequence[work.Group]) -> list[Any]:
-        return [rollouts_of(group) for group in groups]
-
-    def put(self, prepared: Sequence[Any]) -> None:
-        self._loop.run_until_complete(self._put(prepared))
-
-    async def _put(self, groups: Sequence[Any]) -> None:
-        for first in range(0, len(groups), TOGETHER):
-            some = groups[first : first + TOGETHER]
-            await asyncio.gather(*(self._buffer.put(group, TASK, model_step=1) for group in some))
-
-    def take(self, n: int) -> int:
-        batch, _ = self._loop.run_until_complete(self._buffer.take_batch({TASK: n}, wait=True))
-        return tokens_of(batch[TASK])
+        super().__init__(RayReplayBuffer.connect("buffer", namespace=NAMESPACE))
 
     def close(self) -> None:
         ray.shutdown()

@@ -1,23 +1,19 @@
 """`reroll serve`: the buffer in a process of its own, reached over ZeroMQ."""
 
-import asyncio
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import work
 from clients import acknowledged
-from contenders.rollouts import TASK, rollouts_of, tokens_of, version
+from contenders.rollouts import TASK, BufferClient, version
 from reroll import connect, connect_blocking
 from worker import Measure
 
 __all__ = ["CANNOT", "Client", "crash", "serve", "version"]
 CANNOT: dict[str, str] = {}
-TOGETHER = 64
 SERVE = "from reroll.cli import main; main()"
 
 
@@ -38,32 +34,16 @@ def serve() -> Iterator[str]:
         yield address
 
 
-class Client:
+class Client(BufferClient):
     """Groups of `Rollout`s, 64 puts under way at once; one `take_batch(wait=True)`. Groups are checked and encoded by the client, kept as bytes by the server, checked and decoded by the client."""
 
     def __init__(self, address: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._client = connect(address)
-        self._loop.run_until_complete(self._client.health())
-
-    def prepare(self, groups: Sequence[work.Group]) -> list[Any]:
-        return [rollouts_of(group) for group in groups]
-
-    def put(self, prepared: Sequence[Any]) -> None:
-        self._loop.run_until_complete(self._put(prepared))
-
-    async def _put(self, groups: Sequence[Any]) -> None:
-        for first in range(0, len(groups), TOGETHER):
-            some = groups[first : first + TOGETHER]
-            await asyncio.gather(*(self._client.put(group, TASK, model_step=1) for group in some))
-
-    def take(self, n: int) -> int:
-        batch, _ = self._loop.run_until_complete(self._client.take_batch({TASK: n}, wait=True))
-        return tokens_of(batch[TASK])
+        super().__init__(connect(address))
+        self.loop.run_until_complete(self.buffer.health())
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._client.close())
-        self._loop.close()
+        self.loop.run_until_complete(self.buffer.close())
+        self.loop.close()
 
 
 def crash(groups: int) -> Iterator[Measure]:

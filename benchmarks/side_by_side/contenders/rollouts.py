@@ -1,7 +1,8 @@
-"""Groups as rollouts, for the contenders of reroll."""
+"""Groups as rollouts, and a client that puts and takes them, for the contenders of reroll."""
 
+import asyncio
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version as version_of
 from typing import Any
 
@@ -9,6 +10,8 @@ from reroll import Rollout
 from work import Group
 
 TASK = "math"
+TOGETHER = 64
+"""Puts that are under way at once."""
 
 
 def version() -> str:
@@ -42,3 +45,26 @@ def copied(groups: Iterable[list[Any]]) -> list[list[Any]]:
 def tokens_of(groups: Iterable[list[Any]]) -> int:
     """Look at each rollout, as a trainer does."""
     return sum(len(rollout.response_ids) for group in groups for rollout in group)
+
+
+class BufferClient:
+    """Whatever has the verbs of a buffer, in an event loop of its own."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.buffer = buffer
+
+    def prepare(self, groups: Sequence[Group]) -> list[list[Rollout]]:
+        return [rollouts_of(group) for group in groups]
+
+    def put(self, prepared: Sequence[list[Rollout]]) -> None:
+        self.loop.run_until_complete(self._put(prepared))
+
+    async def _put(self, groups: Sequence[list[Rollout]]) -> None:
+        for first in range(0, len(groups), TOGETHER):
+            some = groups[first : first + TOGETHER]
+            await asyncio.gather(*(self.buffer.put(group, TASK, model_step=1) for group in some))
+
+    def take(self, n: int) -> int:
+        batch, _ = self.loop.run_until_complete(self.buffer.take_batch({TASK: n}, wait=True))
+        return tokens_of(batch[TASK])
