@@ -1,7 +1,62 @@
 """Why reroll is behind a peer, where it is: shown only in cells whose measured ratio is below 1."""
 
 UNKNOWN = "Not looked into yet."
-REASONS: dict[tuple[str, str, str], str] = {}
+A_PUT = (
+    "A put looks at every field of every rollout, decides before it changes anything, files the group by order and by age, and "
+    "counts groups and tokens: a hundred microseconds or so, once for a group that took seconds to generate. The others keep "
+    "what they are given."
+)
+ONE_BY_ONE = (
+    "Small groups are Python's: each is checked, encoded, stored under an id that makes repeating safe, and acknowledged by "
+    "itself, by the client and by the server. Reverb does that in C++."
+)
+REFERENCES = (
+    "Ray's queue moves references: groups stay in the shared memory where their producer has put them, nobody looks at them, and "
+    "they are gone with their producer's node. reroll copies, checks and counts them."
+)
+ONE_TENSOR = (
+    "TransferQueue gets all rows of a client as one tensor for each column, made beforehand, and stores them by one call; reroll "
+    "gets groups one by one, as they come from engines."
+)
+SAMPLED = (
+    "A sample of reroll writes the staleness of each group, counts its use and keeps the books, and the packed batch is sorted "
+    "into rows; with neither, copying the tokens is the same work."
+)
+OBJECTS = "The table gives 256 reports with keys and payloads, as objects of Python, under a lock and with books; the other gives arrays."
+CHECKED = (
+    "A saved buffer is one SQLite file with a checksum for each group, written while others go on, and never runs code when it is "
+    "loaded; pickle copies arrays to a file, and holds all others up meanwhile."
+)
+EACH_ROLLOUT = (
+    "Eight rollouts are eight objects with their own arrays, which can be handed out and reset by themselves; by hand a group is "
+    "six arrays."
+)
+REASONS = {
+    ("a", "us", "torchrl"): OBJECTS,
+    ("a", "us", "reverb"): OBJECTS,
+    ("b", "insert", "torchrl"): A_PUT,
+    ("b", "insert", "cpprb"): A_PUT,
+    ("b", "insert", "by_hand"): A_PUT,
+    ("b", "insert", "reverb"): A_PUT,
+    ("b", "batch", "torchrl"): SAMPLED,
+    ("b", "batch", "by_hand"): SAMPLED,
+    ("c", "", "ray_queue"): REFERENCES,
+    ("c", "", "transfer_queue"): ONE_TENSOR,
+    ("c-replay", "cycle", "torchrl"): SAMPLED,
+    ("d", "put", "records"): A_PUT,
+    ("d", "put", "frame"): A_PUT,
+    ("e", "", "reverb"): ONE_BY_ONE,
+    ("e", "", "transfer_queue"): ONE_TENSOR,
+    ("e", "", "ray_queue"): REFERENCES,
+    ("f", "", "by_hand"): CHECKED,
+    ("g", "", "by_hand"): EACH_ROLLOUT,
+    ("g", "", "torchrl"): EACH_ROLLOUT,
+    (
+        "h",
+        "",
+        "cpprb",
+    ): "cpprb imports numpy; reroll imports numpy, msgspec and pydantic, which checks configurations.",
+}
 """By section, by how the key of the metric begins, and by peer."""
 
 
