@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -51,10 +51,13 @@ class Process:
             raise RuntimeError(said["failed"])
         return int(said["tokens"])
 
-    def end(self) -> None:
-        """Let it close what it has, and wait for that; kill it if it does not."""
+    def leave(self) -> None:
+        """Let it close what it has."""
         assert self._process.stdin is not None  # noqa: S101
         self._process.stdin.close()
+
+    def end(self) -> None:
+        """Wait until it has ended; kill it if it does not."""
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
@@ -65,13 +68,16 @@ class Process:
 @contextmanager
 def started(module: Any, address: str, loads: Loads, number: int) -> Iterator[list[Process]]:
     """Start so many clients, and wait until all are ready."""
-    with ExitStack() as stack:
-        some = [Process(module, address, loads, seed) for seed in range(number)]
-        for process in some:
-            stack.callback(process.end)
+    some = [Process(module, address, loads, seed) for seed in range(number)]
+    try:
         for process in some:
             process.answer()
         yield some
+    finally:
+        for process in some:
+            process.leave()
+        for process in some:
+            process.end()
 
 
 def follow(module: Any, address: str, loads: str, seed: str) -> None:
@@ -129,29 +135,42 @@ def remote(
 
 
 def step(
-    module: Any, shape: Sequence[Any], groups: int, producers: int, readers: int
+    module: Any, loads: Mapping[str, tuple[Sequence[Any], int, int, int]]
 ) -> Iterator[Callable[[], dict[str, float]]]:
-    """Let readers wait for their share of a step, let producers put it, and measure until the last reader has it."""
-    form = work.Shape(*shape)
-    with contextmanager(module.serve)() as address, ExitStack() as stack:
-        putting, taking = (
-            stack.enter_context(started(module, address, {"step": (form, groups // number)}, number))
-            for number in (producers, readers)
-        )
+    """Let readers wait for their share of a step, let producers put it, and measure until the last reader has it.
+
+    A load is a shape, how many groups a step has, and how many producers and readers take part.
+    """
+    putting = {name: (work.Shape(*shape), groups // some) for name, (shape, groups, some, _) in loads.items()}
+    taking = {name: (work.Shape(*shape), groups // some) for name, (shape, groups, _, some) in loads.items()}
+    most = [max(load[place] for load in loads.values()) for place in (2, 3)]
+    with (
+        contextmanager(module.serve)() as address,
+        started(module, address, putting, most[0]) as producers,
+        started(module, address, taking, most[1]) as readers,
+    ):
 
         def measure() -> dict[str, float]:
-            start = perf_counter()
-            for some, verb in ((taking, "take"), (putting, "put")):
-                for process in some:
-                    process.say(verb, "step")
-            tokens = sum(process.answer() for process in taking)
-            seconds = perf_counter() - start
-            for process in putting:
-                process.answer()
-            return {"step": seconds, "bytes": tokens * work.TOKEN_BYTES / seconds / 1e6}
+            found = {}
+            for name, (_, _, num_producers, num_readers) in loads.items():
+                seconds, tokens = _stepped(producers[:num_producers], readers[:num_readers], name)
+                found |= {f"step {name}": seconds, f"bytes {name}": tokens * work.TOKEN_BYTES / seconds / 1e6}
+            return found
 
         measure()  # warm
         yield measure
+
+
+def _stepped(producers: Sequence[Process], readers: Sequence[Process], load: str) -> tuple[float, int]:
+    start = perf_counter()
+    for some, verb in ((readers, "take"), (producers, "put")):
+        for process in some:
+            process.say(verb, load)
+    tokens = sum(process.answer() for process in readers)
+    seconds = perf_counter() - start
+    for process in producers:
+        process.answer()
+    return seconds, tokens
 
 
 def acknowledged(module: Any, address: str, groups: int) -> int:

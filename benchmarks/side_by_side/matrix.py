@@ -83,10 +83,10 @@ def _sizes(name: str, values: Sequence[int], what: str) -> list[Setting]:
 S, M, L = (8, 2000, 256), (16, 4000, 256, 1.0, 28_000), (32, 100_000, 1000)
 
 
-def _step(title: str, shape: Sequence[Any], groups: int, producers: int, readers: int) -> Setting:
-    who = f"{producers} producer{'s' * (producers > 1)}, {readers} reader{'s' * (readers > 1)}"
-    values = {"shape": shape, "groups": groups, "producers": producers, "readers": readers}
-    return Setting(f"{title}: {groups} groups x {shape[0]} x {shape[1]:,} tokens, {who}", values)
+def _steps(m_groups: int, l_groups: int) -> Setting:
+    """Return the loads of a step: a shape, groups, producers and readers."""
+    loads = {"S": (S, 32, 1, 1), "M": (M, m_groups, 4, 2), "L": (L, l_groups, 4, 2)}
+    return Setting(f"32 groups of S, {m_groups} of M, {l_groups} of L", {"loads": loads})
 
 
 SIZES = {400: "400 B", 4096: "4 KB", 40_960: "40 KB", 262_144: "256 KB"}
@@ -129,14 +129,22 @@ SECTIONS = (
     Section(
         "c",
         "A training step, end to end",
-        "Readers wait for their share of the step, producers put it; the time until the last reader has its groups. All are "
-        "processes, on one machine. M has 8 producers and 4 readers in large runs, and L 64 groups; here it is what 2 cores "
-        "and 24 GB can hold.",
+        "Readers wait for their share of the step, producers put it; the time until the last reader has its groups. S: 8 "
+        "responses of 2,000 tokens, one producer, one reader. M: 16 around 4,000 (log-normal, sigma 1, at most 28,000), L: 32 of "
+        "100,000, both with 4 producers and 2 readers, all processes on one machine. A large run has 8 and 4, and 64 groups of "
+        "L; here it is what 2 cores and 24 GB can hold.",
         "step",
-        (Metric("step", "one step", "s", False), Metric("bytes", "of the responses", "MB/s", True)),
+        tuple(
+            metric
+            for load in ("S", "M", "L")
+            for metric in (
+                Metric(f"step {load}", f"a step of {load}", "s", False),
+                Metric(f"bytes {load}", f"responses of {load}", "MB/s", True),
+            )
+        ),
         ("reroll_server", "reroll_ray", "reverb", "transfer_queue", "ray_queue"),
-        (_step("S", S, 32, 1, 1), _step("M", M, 512, 4, 2), _step("L", L, 16, 4, 2)),
-        (_step("S", S, 32, 1, 1), _step("M", M, 64, 4, 2), _step("L", L, 4, 4, 2)),
+        (_steps(512, 16),),
+        (_steps(64, 4),),
         rounds=9,
         ours={"transfer_queue": "reroll_ray", "ray_queue": "reroll_ray"},
     ),
