@@ -24,6 +24,10 @@ class CannotError(NoFigureError):
     """What a contender is not made for."""
 
 
+class HangsError(NoFigureError):
+    """How long a contender was waited for."""
+
+
 class Worker:
     """A contender that is alive. Its process and all that it starts are a group, which ends as one."""
 
@@ -100,7 +104,7 @@ class Worker:
         try:
             line = self._answers.get(timeout=self.timeout_s)
         except queue.Empty:
-            raise NoFigureError(f"no answer within {self.timeout_s:g} s") from None
+            raise HangsError(f"no answer within {self.timeout_s:g} s") from None
         if not line:
             raise NoFigureError(f"its process ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)

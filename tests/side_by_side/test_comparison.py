@@ -39,7 +39,8 @@ ACTS = {
 DRIVER = """
 import sys
 sys.path.append(sys.argv[1] + "/benchmarks")
-import matrix, render, results, run
+import matrix, render, results
+from turns import Turns
 from environments import Environment
 
 class Here(Environment):
@@ -52,12 +53,10 @@ found = {"here": Here("here", "", ())}
 settings = [matrix.Setting(f"{size} rows", {"size": size}) for size in (10, 20)]
 section = matrix.Section("z", "A made-up section", "Something is done.", sys.argv[2], (matrix.Metric("us", "one call", "us", False),),
                          names, settings, settings, rounds=3)
-turns = run.Turns(section, found, {}, print, 3)
+turns = Turns(section, found, {}, print, 3)
 turns._worker("hanging").timeout_s = 0.2 if sys.argv[2] == "cell" else 60
 for setting in settings:
     turns.take(setting)
-    if "hanging" not in turns._workers and sys.argv[2] == "cell":
-        turns._worker("hanging").timeout_s = 0.2
 turns.end()
 results.write(section, turns.about, turns.cells, load=0.0, is_quick=True)
 render.SECTIONS, render.FOOTPRINT = (section,), matrix.FOOTPRINT
