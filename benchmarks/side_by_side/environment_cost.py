@@ -17,6 +17,7 @@ IMPORTS = {
     "reverb": "import reverb",
     "transfer_queue": "import transfer_queue",
 }
+IMPORT_S = 240
 CODE = "from time import perf_counter; start = perf_counter(); {}; print(perf_counter() - start)"
 
 
@@ -26,20 +27,29 @@ def measure_footprint(
     """Import in turn, each time in a fresh process; the first time does not count."""
     setting = section.settings[0]
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in found}
+    failed = dict(missing)
     for number in range(rounds + 1):
         for name, environment in found.items():
-            seconds = _import_s(environment, IMPORTS[name])
+            if name in failed:
+                continue
+            try:
+                seconds = _import_s(environment, IMPORTS[name])
+            except (subprocess.SubprocessError, ValueError) as error:
+                failed[name] = str(error)
+                continue
             if number:
-                megabytes = size_bytes(environment.packages) / 1e6
-                taken[name].append({"import": seconds, "disk": megabytes})
-    cells = [cell for name, some in taken.items() for cell in results.measured(section, setting, name, some)]
-    for name, why in missing.items():
-        cells += results.unmeasured(section, setting, name, NoFigureError(why))
+                taken[name].append({"import": seconds, "disk": size_bytes(environment.packages) / 1e6})
+    cells = []
+    for name in section.contenders:
+        if name in failed:
+            cells += results.unmeasured(section, setting, name, NoFigureError(failed[name]))
+        elif name in taken:
+            cells += results.measured(section, setting, name, taken[name])
     how = {name: f"`{IMPORTS[name]}`. {how_installed(environment)}" for name, environment in found.items()}
     return {name: {"version": "", "how": how[name]} for name in found}, cells
 
 
 def _import_s(environment: Environment, statement: str) -> float:
     command = [str(environment.python), "-W", "ignore", "-c", CODE.format(statement)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=IMPORT_S).stdout
     return float(said.split()[-1])

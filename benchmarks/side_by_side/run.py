@@ -54,7 +54,7 @@ def _options() -> argparse.Namespace:
 
 def measure(only: set[str] | None, *, is_quick: bool) -> None:
     """Install what can be had, and write the results of each section."""
-    start = perf_counter()
+    start, load = perf_counter(), os.getloadavg()[0]
 
     def say(words: str) -> None:
         print(f"{perf_counter() - start:6.0f} s  {words}", flush=True)
@@ -66,7 +66,6 @@ def measure(only: set[str] | None, *, is_quick: bool) -> None:
     found, missing = _install([name for name in ENVIRONMENTS if name in names], say)
     for section in wanted:
         say(f"{section.id}: {section.title}")
-        load = os.getloadavg()[0]
         if section is FOOTPRINT:
             contenders, cells = measure_footprint(
                 section, found, missing, rounds=1 if is_quick else section.rounds
