@@ -6,6 +6,10 @@ A_PUT = (
     "counts groups and tokens: a hundred microseconds or so, once for a group that took seconds to generate. The others keep "
     "what they are given."
 )
+ROLLOUT_BY_ROLLOUT = (
+    "Each rollout is checked, encoded and decoded in Python by the clients, and the server is one thread of Python; Reverb gets a "
+    "group as six arrays, which nobody looks into, and has threads of C++."
+)
 ONE_BY_ONE = (
     "Small groups are Python's: each is checked, encoded, stored under an id that makes repeating safe, and acknowledged by "
     "itself, by the client and by the server. Reverb does that in C++."
@@ -40,11 +44,14 @@ REASONS = {
     ("b", "insert", "reverb"): A_PUT,
     ("b", "batch", "torchrl"): SAMPLED,
     ("b", "batch", "by_hand"): SAMPLED,
+    ("c", "", "reverb"): ROLLOUT_BY_ROLLOUT,
     ("c", "", "ray_queue"): REFERENCES,
     ("c", "", "transfer_queue"): ONE_TENSOR,
     ("c-replay", "cycle", "torchrl"): SAMPLED,
     ("d", "put", "records"): A_PUT,
     ("d", "put", "frame"): A_PUT,
+    ("e", "put 262144", "reverb"): ROLLOUT_BY_ROLLOUT,
+    ("e", "take 262144", "reverb"): ROLLOUT_BY_ROLLOUT,
     ("e", "", "reverb"): ONE_BY_ONE,
     ("e", "", "transfer_queue"): ONE_TENSOR,
     ("e", "", "ray_queue"): REFERENCES,

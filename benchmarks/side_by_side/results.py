@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from environments import ROOT
 from matrix import Section, Setting
 from workers import FOLDER, CannotError, NoFigureError
 
@@ -33,7 +34,8 @@ def measured(
 def unmeasured(section: Section, setting: Setting, contender: str, error: NoFigureError) -> list[Cell]:
     """Return the cells of a contender that has no figures, and why."""
     why = "cannot" if isinstance(error, CannotError) else "failed"
-    return [{**_key(setting, metric.key, contender), why: str(error)} for metric in section.metrics]
+    said = str(error).replace(str(ROOT), ".")  # the page is for everybody
+    return [{**_key(setting, metric.key, contender), why: said} for metric in section.metrics]
 
 
 def _key(setting: Setting, metric: str, contender: str) -> Cell:
