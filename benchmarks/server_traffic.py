@@ -18,20 +18,26 @@ ROUNDS_OF = {"8x4096": 8, "1x16": 200}
 """Batches of one round, by shape."""
 
 
-def arrays_of(shape: str) -> tuple[int, dict[str, Any]]:
+def arrays_of(shape: str) -> list[dict[str, Any]]:
+    """Return the arrays of each rollout: its own, for those that are shared are written once."""
     members, tokens = map(int, shape.split("x"))
-    return members, {
-        "prompt_ids": np.arange(16, dtype=np.int32),
-        "response_ids": np.arange(tokens, dtype=np.int32),
-        "logprobs": np.zeros(tokens, np.float32),
-    }
+    return [
+        {
+            "prompt_ids": np.arange(16, dtype=np.int32) + place,
+            "response_ids": np.arange(tokens, dtype=np.int32) + place,
+            "logprobs": np.full(tokens, -0.1 * place, np.float32),
+        }
+        for place in range(members)
+    ]
 
 
 def rollouts_of(shape: str) -> list[Any]:
     from reroll import Rollout  # noqa: PLC0415  (Reverb has an interpreter of its own)
 
-    members, arrays = arrays_of(shape)
-    return [Rollout(**arrays, reward=float(place), status="completed") for place in range(members)]
+    return [
+        Rollout(**arrays, reward=float(place), status="completed")
+        for place, arrays in enumerate(arrays_of(shape))
+    ]
 
 
 def blob_of(shape: str) -> bytes:
@@ -81,8 +87,8 @@ async def reroll(address: str, shape: str, batch: int, keys: str | None) -> None
 def reverb(address: str, shape: str, batch: int) -> None:
     import reverb as dm_reverb  # noqa: PLC0415
 
-    members, arrays = arrays_of(shape)
-    step = {name: np.stack([array] * members) for name, array in arrays.items()}
+    members = arrays_of(shape)
+    step = {name: np.stack([arrays[name] for arrays in members]) for name in members[0]}
     client, rounds = dm_reverb.Client(address.removeprefix("tcp://")), ROUNDS_OF[shape]
     for _ in each_line():
         start = perf_counter()
