@@ -4,11 +4,13 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+from reroll.server.memory import keep_freed_memory
 from reroll.server.server import Server
 
 
 async def run_until_stopped(server: Server, is_ready: Callable[[str], None]) -> None:
     """Serve until a signal says to stop; `is_ready` is told the address."""
+    keep_freed_memory()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
