@@ -173,18 +173,6 @@ async def test_a_client_whose_loop_is_busy_is_heard():
             assert (await bucket(client, "consumed")).groups == 1
 
 
-async def test_a_server_that_was_busy_does_not_take_clients_for_dead():
-    with in_a_thread(Server(FIFO, BIND, limits=Limits(client_ttl_s=0.2))) as server:
-        async with connect(server.address, **QUICK) as client:
-            await client.put(group("a"), "t")
-            batch = await client.lease({"t": 1})
-            (session,) = server._sessions.values()
-            server.buffer._waits._loop.call_soon_threadsafe(time.sleep, 1.0)
-            assert await client.count("t", COMPLETED) == 0
-            assert server._sessions == {session.identity: session}
-            await batch.ack()
-
-
 async def test_nobody_answers():
     async with connect("tcp://127.0.0.1:9", heartbeat_s=0.05, patience_s=0.2) as client:
         with pytest.raises(Unreachable, match="has not answered"):

@@ -76,11 +76,11 @@ async def run_traffic(folder: Path, makers: str, users: str, *, count: int, kill
 
 
 async def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path):
-    await run_traffic(tmp_path, "produce produce", "consume lease", count=60, kills=2)
+    await run_traffic(tmp_path, "produce produce", "consume lease", count=60, kills=1)
 
 
 async def test_groups_that_are_rolled_again_meanwhile(tmp_path):
-    await run_traffic(tmp_path, "abort", "consume resume resume", count=60, kills=2)
+    await run_traffic(tmp_path, "abort", "consume resume resume", count=60, kills=1)
 
 
 @pytest.mark.slow

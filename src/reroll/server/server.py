@@ -325,15 +325,11 @@ class Server:
     async def _sweep(self) -> None:
         """End the sessions of clients that are silent for too long."""
         ttl = self._limits.client_ttl_s
-        before = time.monotonic()
         while True:
             await asyncio.sleep(ttl / 4)
             now = time.monotonic()
-            was_busy, before = now - before > ttl / 2, now
             for session in list(self._sessions.values()):
-                if was_busy:  # what they sent meanwhile is still to be read
-                    session.heard_at = now
-                elif now - session.heard_at > ttl:
+                if now - session.heard_at > ttl:
                     await self._end(session)
 
     async def _end(self, session: Session) -> None:
