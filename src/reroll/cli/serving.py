@@ -147,7 +147,6 @@ def _configs(config: Path | None, store: Path | None, prepare: Path | None) -> t
 
 
 def _add_preparer(server: "Server", config: Any) -> None:
-    from reroll.prepare import AsyncPreparer  # noqa: PLC0415
-    from reroll.prepare.remote import NAME, PreparerService  # noqa: PLC0415
+    from reroll.prepare.remote import serve_preparer  # noqa: PLC0415
 
-    server.add_service(NAME, PreparerService(AsyncPreparer(config, buffer=server.buffer)))
+    serve_preparer(server, config)

@@ -3,12 +3,13 @@
 `PreparerService` stands on the server; `RemotePreparer` has the same verbs on the other side, over whatever carries them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from reroll.codec import register
 from reroll.errors import InvalidArgument
 from reroll.prepare.async_preparer import AsyncPreparer
+from reroll.prepare.config import PrepareConfig
 from reroll.prepare.packed import PackedBatch
 from reroll.prepare.ranks import GlobalCounts, RankBatch
 from reroll.prepare.results import GenerationResult
@@ -26,8 +27,10 @@ class PreparerService:
 
     verbs = frozenset({"put", "get_data", "done", "commit", "state", "restore"})
 
-    def __init__(self, preparer: AsyncPreparer) -> None:
+    def __init__(self, preparer: AsyncPreparer, *, again: Callable[[], AsyncPreparer] | None = None) -> None:
+        """Serve a preparer; `again` makes another one, for a trainer that goes back to its checkpoint."""
         self._preparer = preparer
+        self._again = again
         self._is_started = False
 
     async def put(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
@@ -54,9 +57,15 @@ class PreparerService:
         return await self._preparer.state(step=step)
 
     async def restore(self, state: Mapping[str, Any]) -> None:
-        """See `AsyncPreparer.restore`; what later steps had consumed is available again if the buffer has a store."""
+        """See `AsyncPreparer.restore`; what later steps had consumed is available again if the buffer has a store.
+
+        Whoever waits for a preparer that has started gets Closed.
+        """
         if self._is_started:
-            raise InvalidArgument("the preparer has started; restore before anything else is asked of it")
+            if self._again is None:
+                raise InvalidArgument("the preparer has started; restore before anything else is asked of it")
+            await self._preparer.shutdown()
+            self._preparer, self._is_started = self._again(), False
         await self._preparer.restore(state)
 
     async def stop(self) -> None:
@@ -67,6 +76,15 @@ class PreparerService:
         if not self._is_started:
             self._is_started = True
             await self._preparer.start()
+
+
+def serve_preparer(server: Any, config: PrepareConfig) -> None:
+    """Let a `reroll.Server` prepare the batches of trainers from its buffer, which is that of the configuration."""
+
+    def made() -> AsyncPreparer:
+        return AsyncPreparer(config, buffer=server.buffer)
+
+    server.add_service(NAME, PreparerService(made(), again=made))
 
 
 class RemotePreparer:
@@ -99,7 +117,7 @@ class RemotePreparer:
         return self._ask("state", step=step)
 
     def restore(self, state: Mapping[str, Any]) -> Any:
-        """Go on after the step of a state; before anything else is asked of a server that was started anew."""
+        """Go on after the step of a state, as a trainer does that was started anew, or whose server was."""
         return self._ask("restore", state=dict(state))
 
     def _ask(self, verb: str, **arguments: Any) -> Any:
