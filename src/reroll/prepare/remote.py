@@ -10,6 +10,7 @@ from reroll.codec import register
 from reroll.errors import InvalidArgument
 from reroll.prepare.async_preparer import AsyncPreparer
 from reroll.prepare.config import PrepareConfig
+from reroll.prepare.keeping import checked_state
 from reroll.prepare.packed import PackedBatch
 from reroll.prepare.ranks import GlobalCounts, RankBatch
 from reroll.prepare.results import GenerationResult
@@ -27,10 +28,21 @@ class PreparerService:
 
     verbs = frozenset({"put", "get_data", "done", "commit", "state", "restore"})
 
-    def __init__(self, preparer: AsyncPreparer, *, again: Callable[[], AsyncPreparer] | None = None) -> None:
-        """Serve a preparer; `again` makes another one, for a trainer that goes back to its checkpoint."""
+    def __init__(
+        self,
+        preparer: AsyncPreparer,
+        *,
+        again: Callable[[], AsyncPreparer] | None = None,
+        rewinds: bool = False,
+    ) -> None:
+        """Serve a preparer.
+
+        `again` makes another one, for a trainer that goes back to its checkpoint; then `rewinds` lets the buffer go back with
+        it, which is for buffers with a store, and that nobody else trains from.
+        """
         self._preparer = preparer
         self._again = again
+        self._rewinds = rewinds
         self._is_started = False
 
     async def put(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
@@ -57,15 +69,14 @@ class PreparerService:
         return await self._preparer.state(step=step)
 
     async def restore(self, state: Mapping[str, Any]) -> None:
-        """See `AsyncPreparer.restore`; what later steps had consumed is available again if the buffer has a store.
-
-        Whoever waits for a preparer that has started gets Closed.
-        """
+        """See `AsyncPreparer.restore`; whoever waits for a preparer that has started gets Closed."""
         if self._is_started:
             if self._again is None:
                 raise InvalidArgument("the preparer has started; restore before anything else is asked of it")
             await self._preparer.shutdown()
             self._preparer, self._is_started = self._again(), False
+        if self._rewinds:
+            await self._preparer.buffer.rewind(checked_state(state)["step"])
         await self._preparer.restore(state)
 
     async def stop(self) -> None:
@@ -79,12 +90,13 @@ class PreparerService:
 
 
 def serve_preparer(server: Any, config: PrepareConfig) -> None:
-    """Let a `reroll.Server` prepare the batches of trainers from its buffer, which is that of the configuration."""
+    """Let a `reroll.Server` prepare the batches of one training from its buffer. With a store, that is rewound by `restore`."""
 
     def made() -> AsyncPreparer:
         return AsyncPreparer(config, buffer=server.buffer)
 
-    server.add_service(NAME, PreparerService(made(), again=made))
+    is_durable = server.config.store is not None
+    server.add_service(NAME, PreparerService(made(), again=made, rewinds=is_durable))
 
 
 class RemotePreparer:

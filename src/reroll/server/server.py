@@ -79,6 +79,7 @@ class Server:
         self._allowed = None if allow is None else read_allowed(allow)
         self._limits = limits or Limits()
         self._bind = bind
+        self.config = config
         self.buffer = config.build()
         self._services: dict[str, Service] = {}
         self._serving = Serving(
