@@ -70,13 +70,14 @@ class PreparerService:
 
     async def restore(self, state: Mapping[str, Any]) -> None:
         """See `AsyncPreparer.restore`; whoever waits for a preparer that has started gets Closed."""
+        step: int = checked_state(state)["step"]
         if self._is_started:
             if self._again is None:
                 raise InvalidArgument("the preparer has started; restore before anything else is asked of it")
             await self._preparer.shutdown()
             self._preparer, self._is_started = self._again(), False
         if self._rewinds:
-            await self._preparer.buffer.rewind(checked_state(state)["step"])
+            await self._preparer.buffer.rewind(step)
         await self._preparer.restore(state)
 
     async def stop(self) -> None:
