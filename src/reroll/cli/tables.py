@@ -18,12 +18,12 @@ _ROW = {
     "task": "task_name",
     "status": "status",
     "stale": "staleness",
-    "version": "version",
-    "size": "num_rollouts",
+    "ver": "version",
+    "n": "num_rollouts",
     "tokens": "num_tokens",
     "uses": "times_sampled",
     "tries": "attempts",
-    "priority": "priority",
+    "prio": "priority",
     "reward": "reward_mean",
     "std": "reward_std",
     "tags": "tags",
@@ -31,11 +31,17 @@ _ROW = {
 """Short names, so that a row fits a terminal."""
 
 
+def wide_console() -> Console:
+    """Return a console that cuts nothing off where no terminal is: in files and pipes."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
 def show_inspection(
     title: str, kind: str, stats: Stats, ledger: Mapping[str, Mapping[str, Amount]], page: Page
 ) -> None:
     """Print all of it."""
-    console = Console()
+    console = wide_console()
     total = stats.total
     console.print(
         Text.assemble(
@@ -58,9 +64,9 @@ def show_inspection(
 
 
 def _table(title: str, columns: Iterable[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=0)
     for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if place == 0 else "right", no_wrap=column != "limiter")
     return table
 
 
