@@ -7,23 +7,26 @@ along with actors and tasks. What it asks of which shard, and how their answers 
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import ray
 from ray.exceptions import GetTimeoutError
 
 from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument, RerollError, Unreachable
 from reroll.ray import books
-from reroll.ray.blocking import BlockingRayReplayBuffer
 from reroll.ray.calling import GRACE_S, Line
 from reroll.ray.dividing import divided
 from reroll.ray.shard import Place, Shard
 from reroll.ray.spreading import Spread
-from reroll.remote.verbs import verbs_of
+from reroll.remote.verbs import asking
 from reroll.rollout import Status
+
+if TYPE_CHECKING:
+    from reroll.ray.blocking import BlockingRayReplayBuffer
 
 _made: dict[str, list[Any]] = {}
 """The actors of buffers that were made here, by life: without `detached`, Ray ends those whose maker forgets them."""
@@ -42,7 +45,6 @@ class About(NamedTuple):
     keep_refs: bool
 
 
-@verbs_of
 class RayReplayBuffer:
     """A buffer in actors of a Ray cluster: same verbs, arguments, results and errors as ReplayBuffer.
 
@@ -146,8 +148,10 @@ class RayReplayBuffer:
         """Return how many groups are resident, whatever their status. Waits for the shards without `await`."""
         return sum(self._line(index).call_now("size", self._about.unreachable_s) for index in self._shards)
 
-    def blocking(self) -> BlockingRayReplayBuffer:
+    def blocking(self) -> "BlockingRayReplayBuffer":
         """Return the same buffer for threads: its verbs are called without `await`."""
+        from reroll.ray.blocking import BlockingRayReplayBuffer  # noqa: PLC0415  (made of this class)
+
         return BlockingRayReplayBuffer(type(self)(self._about))
 
     @property
@@ -159,6 +163,39 @@ class RayReplayBuffer:
     def actors(self) -> list[Any]:
         """The actors of the shards, for tools that look at them or end them; their methods are for handles only."""
         return [self._line(index).actor for index in self._shards]
+
+    put = asking(ReplayBuffer.put)
+    reserve = asking(ReplayBuffer.reserve)
+    release = asking(ReplayBuffer.release)
+    advance = asking(ReplayBuffer.advance)
+    get = asking(ReplayBuffer.get)
+    take_batch = asking(ReplayBuffer.take_batch)
+    sample = asking(ReplayBuffer.sample)
+    is_ready = asking(ReplayBuffer.is_ready)
+    wait_ready = asking(ReplayBuffer.wait_ready)
+    ack_lease = asking(ReplayBuffer.ack_lease)
+    nack_lease = asking(ReplayBuffer.nack_lease)
+    trim_lease = asking(ReplayBuffer.trim_lease)
+    end_lease = asking(ReplayBuffer.end_lease)
+    refresh_staleness = asking(ReplayBuffer.refresh_staleness)
+    update_priorities = asking(ReplayBuffer.update_priorities)
+    patch = asking(ReplayBuffer.patch)
+    delete = asking(ReplayBuffer.delete)
+    forget = asking(ReplayBuffer.forget)
+    set_rate_limiter = asking(ReplayBuffer.set_rate_limiter)
+    save = asking(ReplayBuffer.save)
+    resume = asking(ReplayBuffer.resume)
+    commit = asking(ReplayBuffer.commit)
+    rewind = asking(ReplayBuffer.rewind)
+    count = asking(ReplayBuffer.count)
+    count_statuses = asking(ReplayBuffer.count_statuses)
+    query = asking(ReplayBuffer.query)
+    peek = asking(ReplayBuffer.peek)
+    ledger = asking(ReplayBuffer.ledger)
+    stats = asking(ReplayBuffer.stats)
+    metrics = asking(ReplayBuffer.metrics)
+    to_arrow = asking(ReplayBuffer.to_arrow)
+    to_pandas = asking(ReplayBuffer.to_pandas)
 
     def lease(
         self,
@@ -185,7 +222,7 @@ class RayReplayBuffer:
 
         async def take() -> Batch:
             number, samples = await self._spread.lease(arguments)
-            return Batch(self, number, samples)  # type: ignore[arg-type]  # verbs_of gives it ack_lease and nack_lease
+            return Batch(self, number, samples)
 
         return Lease(take)
 
