@@ -7,6 +7,7 @@ along with actors and tasks. What it asks of which shard, and how their answers 
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
@@ -112,7 +113,7 @@ class RayReplayBuffer:
                     "max_restarts": -1,
                     "max_concurrency": 100_000,
                     **wishes,
-                    "name": _actor_name(about, index),
+                    "name": actor_name(about.name, index),
                     "namespace": space,
                     "lifetime": "detached" if detached else None,
                 }
@@ -135,7 +136,7 @@ class RayReplayBuffer:
     def connect(cls, name: str = "reroll", *, namespace: str | None = None, timeout: float = 60.0) -> Self:
         """Return a handle of a buffer that somebody has created. Raises Closed if there is none, Unreachable."""
         space = ray.get_runtime_context().namespace if namespace is None else namespace
-        line = Line(_actor_name_of(name, 0), space, timeout)
+        line = Line(actor_name(name, 0), space, timeout)
         return cls(line.call_now("about", timeout))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -235,11 +236,31 @@ class RayReplayBuffer:
                 await asyncio.wait([asyncio.wrap_future(line.actor.drain.remote().future())], timeout=GRACE_S)
             except RerollError:
                 continue  # closed before, or it does not answer: ended below
-        _end(self._about)
+        self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     async def shard_stats(self) -> list[Any]:
         """Return the `stats()` of each shard by itself."""
         return await self._spread.each("stats", [{}] * self._about.shards)
+
+    def _end(self) -> None:
+        """End the actors, and forget their books."""
+        about = self._about
+        for index in self._shards:
+            try:
+                actor = ray.get_actor(actor_name(about.name, index), namespace=about.namespace)
+            except ValueError:
+                continue
+            ray.kill(actor, no_restart=True)
+            books.forget(_key(about, index))
+        _made.pop(about.life, None)
 
     async def _call(self, verb: str, arguments: dict[str, Any]) -> Any:
         return await self._spread.call(verb, arguments)
@@ -249,7 +270,7 @@ class RayReplayBuffer:
         return range(self._about.shards)
 
     def _line(self, index: int) -> Line:
-        return Line(_actor_name(self._about, index), self._about.namespace, self._about.unreachable_s)
+        return Line(actor_name(self._about.name, index), self._about.namespace, self._about.unreachable_s)
 
     @property
     def _spread(self) -> Spread:
@@ -279,25 +300,10 @@ def _check_ready(actors: Sequence[Any], timeout: float) -> None:
             raise failure
 
 
-def _actor_name(about: About, index: int) -> str:
-    return _actor_name_of(about.name, index)
-
-
-def _actor_name_of(name: str, index: int) -> str:
+def actor_name(name: str, index: int) -> str:
+    """Return what Ray knows a shard of a buffer by."""
     return f"reroll:{name}:{index}"
 
 
 def _key(about: About, index: int) -> str:
-    return f"{about.namespace}/{_actor_name(about, index)}"
-
-
-def _end(about: About) -> None:
-    """End the actors of a buffer that was closed, and forget its books."""
-    for index in range(about.shards):
-        try:
-            actor = ray.get_actor(_actor_name(about, index), namespace=about.namespace)
-        except ValueError:
-            continue
-        ray.kill(actor, no_restart=True)
-        books.forget(_key(about, index))
-    _made.pop(about.life, None)
+    return f"{about.namespace}/{actor_name(about.name, index)}"
