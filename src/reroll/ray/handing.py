@@ -146,10 +146,10 @@ class HandOut:
             lent = await self._lend_once(arguments)
             if lent is not None:
                 return lent
-            await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same at the same time
+            await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same, or a shard was away
 
     async def _lend_once(self, arguments: Mapping[str, Any]) -> dict[int, Lent] | None:
-        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if it is too little."""
+        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if that cannot be."""
         sizes = checked_sizes(arguments["task_batch_sizes"])
         asked, who = {**arguments, "wait": False, "timeout": None}, this_holder()
         answers = await asyncio.gather(
@@ -172,12 +172,19 @@ class HandOut:
                     kept[index] += [info.uid for info in parts[index].infos[:count]]
             claims = [{"lease": lease, "uids": uids} for lease, uids in zip(leases, kept, strict=True)]
             given: list[Lent] = await self._each("claim", claims)
+        except LeaseExpired:  # a shard was away since it drew
+            self._put_back(leases)
+            return None
         except BaseException:
-            for line, lease in zip(self._lines, leases, strict=True):
-                if lease is not None:
-                    line.tell("nack", {"lease": lease})
+            self._put_back(leases)
             raise
         return {index: self._as_one(sizes, lent, drawn, index) for index, lent in enumerate(given)}
+
+    def _put_back(self, leases: Sequence[int | None]) -> None:
+        """Give back what shards have drawn."""
+        for line, lease in zip(self._lines, leases, strict=True):
+            if lease is not None:
+                line.tell("nack", {"lease": lease})
 
     def _division(
         self, task: str, arguments: Mapping[str, Any], wanted: int, parts: Sequence[Drawn]
