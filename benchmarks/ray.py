@@ -10,8 +10,9 @@ and as the same `Rollout`s, whose tokens are arrays; it keeps references into Ra
 nothing.
 
 TransferQueue is measured if this Python has it: python3 -m venv PEER && PEER/bin/pip install '.[ray]' torch==2.13.0
-TransferQueue, then PEER/bin/python benchmarks/ray.py. It moves columns of tensors by key, as its users are told to: all groups
-of a batch at once, the tensors made before the clock starts, and removed after it stops.
+TransferQueue, then PEER/bin/python benchmarks/ray.py. It moves columns of tensors by key, all groups of a batch at once, as its
+users are told to, and gives columns back. They are made of the same `Rollout`s, as the bytes of ours are; for comparison also
+before the clock starts. What is taken is removed after it stops.
 """
 
 import asyncio
@@ -97,19 +98,22 @@ def of_queue(queue: Queue, groups: Sequence[Any]) -> Contender:
     return Contender(put, take)
 
 
-def of_transfer_queue(groups: Sequence[list[Rollout]]) -> Contender:
+def of_transfer_queue(groups: Sequence[list[Rollout]], *, from_rollouts: bool) -> Contender:
     import torch  # noqa: PLC0415
     from tensordict import TensorDict  # noqa: PLC0415
 
-    columns = {
-        name: torch.from_numpy(np.stack([[getattr(one, name) for one in rollouts] for rollouts in groups]))
-        for name in TENSORS
-    }
-    rewards = torch.tensor([[one.reward for one in rollouts] for rollouts in groups])
+    def columns() -> TensorDict:
+        tensors = {
+            name: torch.from_numpy(np.stack([[getattr(one, name) for one in group] for group in groups]))
+            for name in TENSORS
+        }
+        rewards = torch.tensor([[one.reward for one in group] for group in groups])
+        return TensorDict({**tensors, "reward": rewards}, batch_size=BATCH)
+
+    ready = columns()
     names = {"keys": [f"group-{number}" for number in range(BATCH)], "partition_id": "train"}
-    fields = TensorDict({**columns, "reward": rewards}, batch_size=BATCH)
     return Contender(
-        lambda: transfer_queue.async_kv_batch_put(**names, fields=fields),
+        lambda: transfer_queue.async_kv_batch_put(**names, fields=columns() if from_rollouts else ready),
         lambda: transfer_queue.async_kv_batch_get(**names),
         lambda: transfer_queue.async_kv_clear(**names),
     )
@@ -171,7 +175,8 @@ async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing,
     contenders |= {name: of_queue(queue, moved[name]) for name, queue in queues.items()}
     if transfer_queue is not None:
         transfer_queue.init()
-        contenders[PEER] = of_transfer_queue(groups)
+        contenders[PEER] = of_transfer_queue(groups, from_rollouts=True)
+        contenders[f"{PEER}, columns ready"] = of_transfer_queue(groups, from_rollouts=False)
     times = await in_turn(contenders, rounds)
     wake = await wake_up(buffers[ONE], rounds)
     for buffer in buffers.values():

@@ -59,6 +59,11 @@ class AnyShard(Shard):
             return None
         return {number for number, task in self._calls._tasks.items() if not task.done()}
 
+    async def lose_draws(self) -> None:
+        """Give back what was drawn and not claimed yet, as if this was started anew."""
+        while self._draws:
+            await self._do_end(self._draws.popitem()[0])
+
     async def last_heard(self) -> float:
         """Return when a holder was heard of last."""
         return max(self._holders._heard.values())

@@ -1,12 +1,14 @@
 """Several shards: the whole is drawn from and filled as one."""
 
 import asyncio
+import os
+import signal
 from collections import Counter
 
 import pytest
 
 from engine.chances import assert_fits, ordered_draws
-from ray_buffer.actors import total
+from ray_buffer.actors import pid_of, total
 from ray_buffer.pool import buffer_of
 from reroll import (
     Closed,
@@ -17,6 +19,7 @@ from reroll import (
     StalenessWindow,
     WaitTimeout,
 )
+from reroll.ray.calling import Line
 from reroll.ray.wire import put_in
 from reroll.testing.buffer.builders import group, names
 
@@ -132,3 +135,38 @@ async def test_a_closed_buffer_wakes_whoever_waits():
         for call in waiting:
             with pytest.raises(Closed):
                 await call
+
+
+async def test_a_shard_that_was_started_anew_since_it_drew_is_asked_again(monkeypatch):
+    call, is_first = Line.call, iter([True])
+
+    async def meanwhile(line, verb, *args, **options):
+        if verb == "claim" and next(is_first, False):
+            await line.actor.lose_draws.remote()
+        return await call(line, verb, *args, **options)
+
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=2) as buffer:
+        for name in range(4):
+            await buffer.put(group(name), "t")
+        monkeypatch.setattr(Line, "call", meanwhile)
+        groups, _ = await buffer.take_batch({"t": 4}, wait=True, timeout=60)
+        assert sorted(names(groups["t"])) == [0, 1, 2, 3]
+        assert not next(is_first, False)
+        assert total(await buffer.ledger(), "leased") == 0
+
+
+async def test_a_shard_that_is_away_is_waited_for_as_long_as_the_caller_waits():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=2, unreachable_s=1.0) as buffer:
+        pid = pid_of(buffer)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            calls = [
+                asyncio.ensure_future(buffer.put(group(0), "t", timeout=60)),
+                asyncio.ensure_future(buffer.reserve(1, "t", timeout=60)),
+            ]
+            done, _ = await asyncio.wait(calls, timeout=3)
+            assert not done, "there is time left, and a group may be there already"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert await calls[0] == 1
+        await buffer.release(await calls[1])
