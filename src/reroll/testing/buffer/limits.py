@@ -112,13 +112,13 @@ class LimitSuite(Hooks):
         assert [first.status, second.status] == [EXPIRED, EXPIRED]
         assert [first.seq_staleness, second.seq_staleness] == [7, 5]
 
-    async def test_what_expires_keeps_its_staleness(self, new: New) -> None:
-        for expire in ("group", "member"):
-            buffer = await new(expire=expire)
-            uid = await buffer.put(group(versions=1), "t")
-            await buffer.refresh_staleness(task_stale_thresholds={"t": 3}, current_train_step=5)
-            assert (await row_of(buffer, uid)).staleness == 3
-            assert (await buffer.peek([uid]))[0][0].seq_staleness == 3
+    @pytest.mark.parametrize("expire", ["group", "member"])
+    async def test_what_expires_keeps_its_staleness(self, new: New, expire: str) -> None:
+        buffer = await new(expire=expire)
+        uid = await buffer.put(group(versions=1), "t")
+        await buffer.refresh_staleness(task_stale_thresholds={"t": 3}, current_train_step=5)
+        assert (await row_of(buffer, uid)).staleness == 3
+        assert (await buffer.peek([uid]))[0][0].seq_staleness == 3
 
     async def test_a_group_that_is_expired_does_not_expire_again(self, new: New) -> None:
         buffer = await new()
