@@ -1,5 +1,6 @@
 """Handles come and go; what is closed leaves nothing behind."""
 
+import inspect
 import os
 import time
 from pathlib import Path
@@ -62,8 +63,9 @@ def test_threads_have_the_same_verbs():
         batch = blocking.lease({"t": 1}).take()
         batch.ack()
         assert len(blocking) == 0
-    for name in SIGNATURES:
-        assert callable(getattr(BlockingRayReplayBuffer, name)), name
+    for name, signature in SIGNATURES.items():
+        for kind in (RayReplayBuffer, BlockingRayReplayBuffer):
+            assert inspect.signature(getattr(kind, name)) == signature
     assert {n for n in dir(BlockingReplayBuffer) if n[0] != "_"} <= set(dir(BlockingRayReplayBuffer))
 
 

@@ -43,6 +43,7 @@ class BlockingRayReplayBuffer:
     rewind = blocking(RayReplayBuffer.rewind)
     count = blocking(RayReplayBuffer.count)
     count_statuses = blocking(RayReplayBuffer.count_statuses)
+    count_where = blocking(RayReplayBuffer.count_where)
     query = blocking(RayReplayBuffer.query)
     peek = blocking(RayReplayBuffer.peek)
     ledger = blocking(RayReplayBuffer.ledger)

@@ -190,6 +190,7 @@ class RayReplayBuffer:
     rewind = asking(ReplayBuffer.rewind)
     count = asking(ReplayBuffer.count)
     count_statuses = asking(ReplayBuffer.count_statuses)
+    count_where = asking(ReplayBuffer.count_where)
     query = asking(ReplayBuffer.query)
     peek = asking(ReplayBuffer.peek)
     ledger = asking(ReplayBuffer.ledger)
