@@ -143,6 +143,8 @@ class Flow:
         """When the buffer was made or resumed, in monotonic seconds; rates need it."""
         self.earlier: dict[str, TaskFlow] = {}
         """What had passed by then."""
+        self.waiting: dict[object, tuple[str, Iterable[str], float]] = {}
+        """Calls that wait now: the verb, the tasks, and since when."""
 
     def put(self, task_name: str, summary: GroupSummary, status: Status) -> None:
         """Count a put that succeeded; `status` is what the group came to."""
@@ -206,6 +208,14 @@ class Flow:
         wait.count += 1
         wait.total_s += seconds
         wait.max_s = max(wait.max_s, seconds)
+
+    def waiting_at(self, now: float) -> dict[tuple[str, str], list[float]]:
+        """Return how long each call that waits has waited at a time, by verb and task."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for verb, tasks, since in self.waiting.values():
+            for task in tasks:
+                found.setdefault((verb, task), []).append(now - since)
+        return found
 
     def state(self) -> dict[str, Any]:
         """Return all counts as plain values."""

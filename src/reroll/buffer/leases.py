@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -10,6 +11,7 @@ import numpy as np
 
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
+from reroll.buffer.stats import OpenLease
 from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.lending import acknowledge, give_back
 from reroll.engine.task import Task
@@ -17,6 +19,8 @@ from reroll.errors import InvalidArgument, LeaseExpired
 
 _REMEMBERED: Final = 4096
 """How many leases that ended are remembered, for late and for repeated acknowledgements."""
+_SHOWN: Final = 100
+"""How many leases are told of."""
 
 
 class Lent(NamedTuple):
@@ -47,6 +51,7 @@ class Leases:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._open: dict[int, Held] = {}
+        self._since: dict[int, float] = {}
         self._ended: OrderedDict[int, Held] = OrderedDict()  # by time, not yet acknowledged
         self._acked: OrderedDict[int, None] = OrderedDict()
         self.last = 0
@@ -56,13 +61,26 @@ class Leases:
     def __len__(self) -> int:
         return len(self._open)
 
+    def open_leases(self, now: float) -> list[OpenLease]:
+        """Return the oldest leases that are open, at a time."""
+        return [
+            OpenLease(
+                id=lease,
+                tasks=list(held.steps),
+                groups=len(held.lent),
+                held_s=now - self._since[lease],
+                ends_in_s=None if held.deadline is None else held.deadline - now,
+            )
+            for lease, held in islice(self._open.items(), _SHOWN)
+        ]
+
     @property
     def num_groups(self) -> int:
         """How many groups are lent, each as often as it is."""
         return sum(len(held.lent) for held in self._open.values())
 
     def lend(
-        self, wanted: Mapping[Task, int], status: int, deadline: float | None
+        self, wanted: Mapping[Task, int], status: int, now: float, deadline: float | None
     ) -> tuple[int, dict[str, Handed]]:
         """Lend what is there of what is wanted; return the lease's id, and what is lent, by task."""
         handed = {task.name: self._groups.lend(task, status, n) for task, n in wanted.items() if n}
@@ -73,7 +91,7 @@ class Leases:
             deadline=deadline,
         )
         self.last += 1
-        self._open[self.last] = held
+        self._open[self.last], self._since[self.last] = held, now
         self._changed(self.last)
         return self.last, handed
 
@@ -81,7 +99,7 @@ class Leases:
         """Let the groups of a lease be consumed. Raises LeaseExpired for those that were handed out again."""
         if lease in self._acked:  # a repeated call is harmless
             return
-        held = self._open.pop(lease, None)
+        held = self._close(lease)
         if held is not None:
             self._remember(lease)
             slots = self._slots(held)
@@ -108,7 +126,7 @@ class Leases:
 
     def nack(self, lease: int) -> None:
         """Give the groups of a lease back; a lease that ended already has done so."""
-        held = self._open.pop(lease, None)
+        held = self._close(lease)
         if held is not None:
             self._give_back(held)
         else:
@@ -136,7 +154,7 @@ class Leases:
 
     def end(self, lease: int) -> None:
         """End a lease whose holder seems to be gone: its groups come back, but it may still be acknowledged."""
-        held = self._open.pop(lease, None)
+        held = self._close(lease)
         if held is not None:
             self._end(lease, held)
             self._give_back(held)
@@ -206,6 +224,11 @@ class Leases:
         """Return the groups of a lease whose task was refreshed since they were lent."""
         now = {lent: self._groups.edition(lent.uid) for lent in held.lent}
         return [lent.uid for lent, known in now.items() if known[:2] == lent[:2] and known[2] != lent[2]]
+
+    def _close(self, lease: int) -> Held | None:
+        """Return a lease that was open and is no more, None if it was not."""
+        self._since.pop(lease, None)
+        return self._open.pop(lease, None)
 
     def _changed(self, lease: int) -> None:
         if self.changed is not None:

@@ -17,6 +17,7 @@ from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservations
 from reroll.buffer.storable import Storable
+from reroll.buffer.watching import Watch
 from reroll.buffer.written import trusting_nothing
 from reroll.engine.rewinding import bring_home
 from reroll.engine.state import restore, write_off
@@ -50,6 +51,7 @@ class Shell:
         self._put_ids = PutIds(put_id_history)
         self._leases = Leases(groups)
         self._reservations = Reservations()
+        self._watch = Watch()
         self._disk: Disk | None = None
         self._allow_pickle = allow_pickle
         self._storable = Storable(allow_pickle=allow_pickle)
@@ -241,15 +243,20 @@ class Shell:
 
         `prepare` is done when it is possible, and may make it impossible again: then the wait goes on.
         """
-        started, waited = self._clock(), False
-        while True:
-            waited |= await self._wait(queues, possible, deadline, lambda: what + wanted())
-            if prepare is None:
-                break
-            prepare()
-            if possible():
-                break
-            self._waits.wake()  # whatever went has made room
+        started, waited, me = self._clock(), False, object()
+        waiting = self._groups.flow.waiting
+        waiting[me] = what, [task.name for task in queues.values()], started
+        try:
+            while True:
+                waited |= await self._wait(queues, possible, deadline, lambda: what + wanted())
+                if prepare is None:
+                    break
+                prepare()
+                if possible():
+                    break
+                self._waits.wake()  # whatever went has made room
+        finally:
+            del waiting[me]
         for task in queues.values() if waited else ():
             self._groups.flow.waited(what, task.name, self._clock() - started)
 

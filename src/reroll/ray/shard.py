@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from reroll.buffer.batch import Batch
 from reroll.buffer.groups import Groups
+from reroll.buffer.looking import report_of
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.buffer.report import Part, parts_of
+from reroll.buffer.report import Report
 from reroll.buffer.reservations import Reservation
 from reroll.config import ReplayBufferConfig
 from reroll.engine.task import STATUS_CODE
@@ -39,7 +40,18 @@ _AFTER_LOSS: Final = 1 << 40
 """Numbers of leases and reservations that each loss of a shard leaves out, so that none is used twice."""
 _LOOK: Final = frozenset(
     (
-        *("count", "count_statuses", "query", "peek", "to_arrow", "ledger", "stats", "parts", "save"),
+        *(
+            "count",
+            "count_statuses",
+            "count_where",
+            "query",
+            "peek",
+            "to_arrow",
+            "ledger",
+            "stats",
+            "report",
+            "save",
+        ),
         *("is_ready", "wait_ready", "available", "grown", "weight", "out"),
     )
 )
@@ -308,9 +320,8 @@ class Shard:
         """Return which of these groups are out."""
         return [uid for uid in uids if uid in self._here.out]
 
-    async def _do_parts(self) -> tuple[dict[str, Part], int, int]:
-        stats = await (await self._open()).stats()
-        return parts_of(self._here, time.monotonic()), stats.leases, stats.reservations
+    async def _do_report(self) -> Report:
+        return report_of(await self._open())
 
     async def _do_ack(self, lease: int) -> None:
         self._holders.settle(("lease", lease))

@@ -9,7 +9,19 @@ import msgspec
 
 from reroll.buffer.flow import Wait
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.stats import Distribution, Lengths, ResponseStats, Stats, TaskStats
+from reroll.buffer.stats import (
+    DiskUse,
+    Distribution,
+    Lengths,
+    Limits,
+    Magnitudes,
+    OpenLease,
+    ResponseStats,
+    Stats,
+    StatsWarning,
+    TaskStats,
+    Waiting,
+)
 from reroll.codec import decode, encode, register
 from reroll.engine.ledger import Amount
 from reroll.engine.rows import Row
@@ -18,7 +30,8 @@ from reroll.sample import SampleInfo
 
 for _kind in (
     *(Amount, Row, SampleInfo, Reservation),
-    *(Stats, TaskStats, ResponseStats, Distribution, Lengths, Wait),
+    *(Stats, TaskStats, ResponseStats, Distribution, Lengths, Magnitudes, Wait),
+    *(Waiting, Limits, OpenLease, DiskUse, StatsWarning),
 ):
     register(_kind, name=f"reroll.{_kind.__name__}")
 

@@ -114,6 +114,7 @@ class Client:
     rewind = asking(ReplayBuffer.rewind)
     count = asking(ReplayBuffer.count)
     count_statuses = asking(ReplayBuffer.count_statuses)
+    count_where = asking(ReplayBuffer.count_where)
     query = asking(ReplayBuffer.query)
     ledger = asking(ReplayBuffer.ledger)
     stats = asking(ReplayBuffer.stats)
