@@ -70,9 +70,10 @@ class Engine:
 
     async def run(self) -> None:
         while True:
-            for status in (Status.ABORTED, Status.EXPIRED):
-                for group in await self._client.get(2, self._task, status):
-                    await self._put(group)
+            if self._dice.random() < 0.3:
+                for status in (Status.ABORTED, Status.EXPIRED):
+                    for group in await self._client.get(2, self._task, status):
+                        await self._put(group)
             question, answer = prompt(self._task, self._dice)
             skill = self._dice.random()
             group = [
@@ -89,7 +90,8 @@ class Engine:
 
     async def _put(self, group: list[Rollout]) -> None:
         for rollout in group:
-            self._generate(rollout)
+            if rollout.status is not Status.COMPLETED:  # finished before the others were aborted
+                self._generate(rollout)
         await asyncio.sleep(self._dice.expovariate(1 / PACE_S[self._task]))
         await self._client.put(group, self._task, model_step=Weights.version)
 
@@ -124,7 +126,7 @@ async def train(client: Any) -> None:
         Weights.version = step
 
 
-async def drive(address: str, for_s: float) -> None:
+async def drive(address: str, for_s: float | None = None) -> None:
     """Let them work for so long."""
     async with connect(address) as engines, connect(address) as trainer:
         work = [
@@ -132,13 +134,15 @@ async def drive(address: str, for_s: float) -> None:
             for seed, task in enumerate(("math", "math", "code", "chat"))
         ]
         work.append(asyncio.create_task(train(trainer)))
-        done, _ = await asyncio.wait(work, timeout=for_s, return_when=asyncio.FIRST_EXCEPTION)
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        try:
+            done, _ = await asyncio.wait(work, timeout=for_s, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
         for task in done:
             task.result()
 
 
 if __name__ == "__main__":
-    asyncio.run(drive(sys.argv[1], math.inf if len(sys.argv) < 3 else float(sys.argv[2])))
+    asyncio.run(drive(sys.argv[1]))

@@ -13,16 +13,18 @@ const of = (point, task) => (task ? (point.tasks[task] ? [point.tasks[task]] : [
 
 // --- over time
 
+const CLOCK = { type: "date", tickformat: "%H:%M:%S", nticks: 6 };
+
 export function occupancy(points, task, by) {
   const series = by === "task" && !task
     ? tasksOf(points).map((name, index) => [name, nth(index, 0.75), (point) => sum(Object.values(point.tasks[name]?.statuses ?? {}))])
-    : STATUSES.map((status) => [status, colour(status, 0.75), (point) => sum(of(point, task).map((part) => part.statuses[status]))]);
+    : STATUSES.map((status) => [status, colour(status, 0.75), (point) => sum(of(point, task).map((part) => part.statuses[status] ?? 0))]);
   const x = times(points);
   const traces = series.map(([name, fillcolor, value]) => ({
     type: "scatter", mode: "lines", x, y: points.map(value), name: label(name), stackgroup: "all", fillcolor, line: { width: 0 },
     hovertemplate: "%{y:,d}",
   }));
-  return { traces: traces.filter((trace) => trace.y.some(Boolean)), hovermode: "x unified", xaxis: { type: "date" } };
+  return { traces: traces.filter((trace) => trace.y.some(Boolean)), hovermode: "x unified", xaxis: CLOCK };
 }
 
 /** The change of a counter a second, at each point. */
@@ -45,7 +47,7 @@ export function rates(points, task) {
     type: "scatter", mode: "lines", x, y: rate(points, counter(task, key)), name, hovertemplate: "%{y:,.3~g} a second",
     line: { width: 2, color: nth(index), dash: name === "consumed" ? "dot" : "solid" },
   }));
-  return { traces: points.length > 1 ? traces : [], hovermode: "x unified", xaxis: { type: "date" } };
+  return { traces: points.length > 1 ? traces : [], hovermode: "x unified", xaxis: CLOCK };
 }
 
 export function memory(points, maxBytes) {
@@ -56,7 +58,7 @@ export function memory(points, maxBytes) {
     return { type: "scatter", mode: "lines", x, y, name, text: y.map(bytes), hovertemplate: "%{text}", line: { width: 2, color: nth(index), dash: index === 1 ? "dot" : "solid" } };
   }).filter((trace) => trace.y.some((value) => value !== null));
   const shapes = maxBytes ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: maxBytes, y1: maxBytes, line: { color: colour("amber"), width: 1, dash: "dash" } }] : [];
-  return { traces, shapes, hovermode: "x unified", xaxis: { type: "date" }, yaxis: { tickformat: ".3~s", ticksuffix: "B" } };
+  return { traces, shapes, hovermode: "x unified", xaxis: CLOCK, yaxis: { tickformat: ".3~s", ticksuffix: "B" } };
 }
 
 // --- distributions
@@ -89,13 +91,10 @@ export const uses = (stats) => compared([
   { name: "trained", histogram: stats.trained_uses.histogram, tone: "second" },
 ], steps("use"), "uses");
 
-export function lengths(stats) {
-  const figure = compared([
-    { name: "produced", histogram: stats.produced.lengths.histogram, tone: "accent" },
-    { name: "trained", histogram: stats.trained.lengths.histogram, tone: "second" },
-  ], powers(lengthRange, "tokens"), "response tokens");
-  return figure;
-}
+export const lengths = (stats) => compared([
+  { name: "produced", histogram: stats.produced.lengths.histogram, tone: "accent" },
+  { name: "trained", histogram: stats.trained.lengths.histogram, tone: "second" },
+], powers(lengthRange, "tokens"), "response tokens");
 
 export function priorities(stats) {
   const { histogram, zeros } = stats.priorities;
@@ -105,34 +104,4 @@ export function priorities(stats) {
   if (zeros) x.unshift("0"), y.unshift(zeros), hover.unshift("0");
   const traces = y.length ? [{ type: "bar", x, y, text: hover, textposition: "none", hovertemplate: "priority %{text}<br>%{y:,d} groups<extra></extra>", marker: { color: colour("accent", 0.85) } }] : [];
   return { traces, showlegend: false, xaxis: { type: "category", title: { text: "priority, at least" }, tickangle: 0, nticks: 8 }, yaxis: { tickformat: "~s" } };
-}
-
-// --- the ledger
-
-const TONES = { resident: "accent", out: "init", leased: "third", uncommitted: "third", consumed: "completed", expired: "expired", evicted: "aborted", filtered: "filtered", failed: "failed", deleted: "filtered", lost: "red" };
-
-export function ledger(books, task, unit) {
-  const column = unit === "tokens" ? 1 : 0;
-  const parts = task ? [books[task]].filter(Boolean) : Object.values(books);
-  const all = (bucket, index) => sum(parts.map((part) => part[bucket][index]));
-  const buckets = Object.keys(TONES).map((name) => ({ name, amount: all(name, column), trained: all(name, column + 2) })).filter(({ amount }) => amount > 0);
-  const put = sum(buckets.map(({ amount }) => amount));
-  if (!put) return { traces: [] };
-  const trained = sum(buckets.map((bucket) => bucket.trained));
-  const nodes = [{ name: "put", amount: put, tone: "muted" }, ...buckets.map((bucket) => ({ ...bucket, tone: TONES[bucket.name] }))];
-  const ends = [{ name: "trained", amount: trained, tone: "completed" }, { name: "never trained", amount: put - trained, tone: "expired" }].filter(({ amount }) => amount > 0);
-  const link = { source: [], target: [], value: [], color: [] };
-  const flow = (source, target, value, tone) => {
-    if (!value) return;
-    link.source.push(source), link.target.push(target), link.value.push(value), link.color.push(colour(tone, 0.22));
-  };
-  const end = (name) => nodes.length + ends.findIndex((one) => one.name === name);
-  buckets.forEach((bucket, index) => {
-    flow(0, index + 1, bucket.amount, TONES[bucket.name]);
-    flow(index + 1, end("trained"), bucket.trained, TONES[bucket.name]);
-    flow(index + 1, end("never trained"), bucket.amount - bucket.trained, TONES[bucket.name]);
-  });
-  const shown = [...nodes, ...ends];
-  const node = { label: shown.map(({ name, amount }) => `${name}  ${count(amount)}`), color: shown.map(({ tone }) => colour(tone)), pad: 16, thickness: 10, line: { width: 0 } };
-  return { traces: [{ type: "sankey", node, link, valueformat: ",d", valuesuffix: ` ${unit}`, textfont: { size: 12, color: colour("ink") } }], showlegend: false, margin: { l: 6, r: 6, t: 10, b: 10 } };
 }

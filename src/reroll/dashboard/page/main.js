@@ -2,6 +2,7 @@
 
 import { byId, make, toggle } from "./dom.js";
 import { show } from "./charts.js";
+import { drawFlow } from "./flow.js";
 import * as figures from "./figures.js";
 import * as panels from "./panels.js";
 import { listen } from "./stream.js";
@@ -25,7 +26,7 @@ function tell() {
   panels.leases(stats, task);
   show("occupancy", () => figures.occupancy(points, task, chosen.occupancy), "Nothing is here yet.");
   show("rates", () => figures.rates(points, task), "Rates need two samples.");
-  show("ledger", () => figures.ledger(ledger, task, chosen.unit), "Nothing was put yet.");
+  drawFlow(byId("ledger"), ledger, task, chosen.unit);
   show("staleness", () => figures.staleness(part), "Nothing is ready or trained yet.");
   show("uses", () => figures.uses(part), "Nothing is ready or trained yet.");
   show("priorities", () => figures.priorities(part), "Nothing is ready yet.");
@@ -47,6 +48,8 @@ byId("task").addEventListener("change", ({ target }) => {
   tell();
   table.narrow(target.value);
 });
+
+addEventListener("resize", tell);
 
 listen({
   onFrame(frame, points) {

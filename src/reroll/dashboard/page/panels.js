@@ -25,7 +25,7 @@ export function tiles(stats, part, points, task) {
     ["put a second", decimal(perSecond("puts")), `${count(puts)} in all`],
     ["used a second", decimal(perSecond("used")), `${count(part.trained.groups)} in all`],
     ["reward, trained", decimal(part.trained.reward_mean), part.produced.reward_mean === null ? "" : `${decimal(part.produced.reward_mean)} produced`],
-    ["tokens lost", share(lost, part.put[1]), "left, and never trained"],
+    ["tokens lost", share(lost, part.put[1]), "never trained"],
     ["memory", bytes(task ? part.num_bytes : stats.memory_bytes), stats.max_bytes ? `of ${bytes(stats.max_bytes)}` : stats.disk ? `${bytes(stats.disk.file_bytes + stats.disk.log_bytes)} on disk` : ""],
   ];
   byId("tiles").replaceChildren(...told.map(([name, value, about]) => make("div", { class: "tile" },
@@ -43,17 +43,14 @@ export function limits(parts) {
 }
 
 function limit(name, { limiter, capacity, occupied, inserts_left: puts, samples_left: samples, starts_left: starts }) {
-  const track = make("div", { class: "track" });
-  if (puts !== null) {
-    const fill = make("i", { class: puts === 0 ? "full" : null });
-    fill.style.width = `${occupied + puts ? (100 * occupied) / (occupied + puts) : 100}%`;
-    track.append(fill);
-  }
+  const most = puts === null ? capacity : occupied + puts;
+  const fill = make("i", { class: puts === null ? "free" : puts === 0 ? "full" : null });
+  fill.style.width = `${most ? (100 * occupied) / most : puts === 0 ? 100 : 0}%`;
   const before = puts === null ? "puts do not wait" : puts === 0 ? "full: puts wait" : `${count(puts)} more before puts wait`;
   const begin = starts === null ? "" : starts === 0 ? "; producers may not start" : `; ${count(starts)} may start`;
   return make("div", { class: "limit" },
     make("div", { class: "head" }, make("b", {}, name), make("span", { class: "muted" }, `${count(occupied)}${capacity ? ` of ${count(capacity)}` : ""}`)),
-    track,
+    make("div", { class: "track" }, fill),
     make("div", { class: "foot" }, make("span", {}, before + begin), make("span", {}, samples ? `${count(samples)} may be handed out` : "nothing may be handed out")),
     make("div", { class: "foot mono" }, limiter));
 }

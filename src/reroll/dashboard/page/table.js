@@ -3,7 +3,7 @@
 import { byId, count, decimal, make } from "./dom.js";
 import { openGroup } from "./group.js";
 
-const PAGE = 50;
+const PAGE = 25;
 const EXAMPLES = {
   everything: {},
   "rewards that differ": { reward_std: { $gt: 0.2 } },
@@ -19,6 +19,8 @@ const COLUMNS = [
   ["times_sampled", "uses", true, count], ["priority", "priority", true, decimal], ["reward_mean", "reward", true, decimal],
   ["reward_std", "± std", true, decimal], ["attempts", "attempts", true, count], ["group_id", "group id"], ["tags", "tags"],
 ];
+
+const OFTEN_EMPTY = ["group_id", "tags"];
 
 export class GroupTable {
   #where = "";
@@ -80,13 +82,14 @@ export class GroupTable {
   }
 
   #show({ rows, total }) {
+    const columns = COLUMNS.filter(([field]) => !OFTEN_EMPTY.includes(field) || rows.some((row) => cell(field, row[field])));
     const from = this.#offset, to = from + rows.length;
     byId("matches").textContent = `${count(total)} ${this.#where ? "match" : "here"}`;
-    byId("range").textContent = rows.length ? `${count(from + 1)}–${count(to)} of ${count(total)}` : "none";
+    byId("range").textContent = `${rows.length ? `${count(from + 1)}–${count(to)} of ${count(total)}` : "none"}, at ${new Date().toLocaleTimeString("en-GB")}`;
     byId("earlier").disabled = from === 0;
     byId("later").disabled = to >= total;
-    byId("table").querySelector("thead").replaceChildren(make("tr", {}, ...COLUMNS.map((column) => this.#heading(...column))));
-    byId("table").querySelector("tbody").replaceChildren(...rows.map(line));
+    byId("table").querySelector("thead").replaceChildren(make("tr", {}, ...columns.map((column) => this.#heading(...column))));
+    byId("table").querySelector("tbody").replaceChildren(...rows.map((row) => line(row, columns)));
   }
 
   #heading(field, name, isNumber) {
@@ -98,10 +101,10 @@ export class GroupTable {
   }
 }
 
-function line(row) {
+function line(row, columns) {
   const open = () => openGroup(row.uid);
   return make("tr", { tabindex: "0", "data-uid": row.uid, onclick: open, onkeydown: ({ key }) => key === "Enter" && open() },
-    ...COLUMNS.map(([field, , isNumber, words]) => make("td", { class: isNumber ? "n" : null }, cell(field, row[field], words))));
+    ...columns.map(([field, , isNumber, words]) => make("td", { class: isNumber ? "n" : null }, cell(field, row[field], words))));
 }
 
 function cell(field, value, words) {
