@@ -7,5 +7,5 @@ import typer
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong, and end."""
-    typer.echo(f"reroll: {message}", err=True)
+    typer.echo(f"reroll: {' '.join(message.split())}", err=True)
     raise typer.Exit(2)

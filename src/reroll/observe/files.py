@@ -54,6 +54,9 @@ class FileSource:
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
         return await self._ask(lambda buffer: buffer.peek(uids))
 
+    async def to_arrow(self, where: Where | None = None, *, payloads: bool = False) -> Any:
+        return await self._ask(lambda buffer: buffer.to_arrow(where, payloads=payloads))
+
     async def close(self) -> None:
         await self._ask(lambda buffer: buffer.close())
 

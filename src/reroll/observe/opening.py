@@ -5,7 +5,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from reroll import BlockingReplayBuffer, ReplayBuffer
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, Unreachable, WaitTimeout
 from reroll.observe.files import FileSource
 from reroll.observe.view import View
 
@@ -62,6 +62,11 @@ async def _open_server(
     client = connect(address, key=key, server_key=server_key, deadline_s=timeout, patience_s=timeout)
     try:
         await client.health()
+    except WaitTimeout as error:
+        await client.close()
+        raise Unreachable(
+            f"{address} does not answer within {timeout} s; is a server there, and does it know your key?"
+        ) from error
     except BaseException:
         await client.close()
         raise

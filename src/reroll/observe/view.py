@@ -27,6 +27,7 @@ class Source(Protocol):
         self, where: Where, *, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> list[Row]: ...
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]: ...
+    async def to_arrow(self, where: Where | None = None, *, payloads: bool = False) -> Any: ...
 
 
 class Page(NamedTuple):
@@ -90,6 +91,10 @@ class View:
             "row": plain_row(rows[0]) if rows else None,
             "rollouts": [plain_rollout(rollout, max_tokens=max_tokens) for rollout in rollouts],
         }
+
+    async def to_arrow(self, where: Where | None = None, *, payloads: bool = False) -> Any:
+        """Return a pyarrow.Table of resident groups, or with `payloads` of their rollouts. Needs the extra `arrow`."""
+        return await self._source.to_arrow(where, payloads=payloads)
 
     async def close(self) -> None:
         """End looking: a file or a connection is closed, the buffer itself goes on."""
