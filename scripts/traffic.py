@@ -29,14 +29,14 @@ CONFIG = ReplayBufferConfig.model_validate(
                 "max_times_sampled": 6,
                 "priority_signal": "reward_std",
             },
-            "chat": {"capacity": 60},
+            "chat": {"capacity": 48},
         },
     }
 )
 GROUP = 8
 BATCH = {"math": 24, "code": 24, "chat": 6}
 MEDIAN = {"math": 90, "code": 160, "chat": 420}
-PACE_S = {"math": 0.03, "code": 0.09, "chat": 0.12}
+PACE_S = {"math": 0.04, "code": 0.08, "chat": 0.07}
 STALE = {"math": 4, "code": 24, "chat": 5}
 SCRIPT = "<script>document.title = 'gone'</script>"
 
@@ -57,7 +57,10 @@ def prompt(task: str, dice: random.Random) -> tuple[str, str]:
             f"Write a function that returns every multiple of {a} below {a * b}.",
             f"def multiples():\n    return list(range(0, {a * b}, {a}))",
         )
-    return f"Why does this page show {SCRIPT} as text?", "Since whatever comes from outside is text, and never markup."
+    return (
+        f"Why does this page show {SCRIPT} as text?",
+        "Since whatever comes from outside is text, and never markup.",
+    )
 
 
 class Engine:

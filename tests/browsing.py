@@ -1,13 +1,17 @@
 """A real browser for tests of pages: it notes what goes wrong, and everything that is asked of the network."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+
+MUST = "REROLL_MUST_BROWSE"
+"""With this in the environment, a test that finds no browser fails."""
 
 
 @dataclass
@@ -20,24 +24,46 @@ class Visit:
 
 
 @contextmanager
-def visiting(path: Path, *, width: int = 1160, height: int = 900) -> Iterator[Visit]:
-    """Open a file; the machine's network cannot be reached from it. Skips where there is no browser."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test installs it")
-    with api.sync_playwright() as playwright:
-        browser = _launched(playwright.chromium, api.Error)
-        context = browser.new_context(viewport={"width": width, "height": height}, offline=True)
+def visiting(
+    place: Path | str, *, width: int = 1160, height: int = 900, **options: Any
+) -> Iterator[Visit]:
+    """Open a file, from which no network can be reached, or an address. Skips where there is no browser."""
+    with browsing() as browser:
+        is_file = isinstance(place, Path)
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, offline=is_file, **options
+        )
         visit = Visit(context.new_page())
         visit.page.on("console", lambda said: said.type == "error" and visit.problems.append(said.text))
         visit.page.on("pageerror", lambda error: visit.problems.append(str(error)))
         visit.page.on("request", lambda request: visit.requests.append(request.url))
-        visit.page.goto(path.as_uri())
+        visit.page.goto(place.as_uri() if isinstance(place, Path) else place)
         yield visit
+
+
+@contextmanager
+def browsing() -> Iterator[Any]:
+    """Run a browser. Skips where there is none, unless there must be one."""
+    try:
+        from playwright.sync_api import Error, sync_playwright  # noqa: PLC0415
+    except ImportError:
+        _miss("needs playwright: make test installs it")
+    with sync_playwright() as playwright:
+        try:
+            browser = launched(playwright.chromium)
+        except Error as problem:
+            _miss(f"there is no browser; `make browser` installs one ({str(problem).splitlines()[0]})")
+        yield browser
         browser.close()
 
 
-def _launched(chromium: Any, error: type[Exception]) -> Any:
+def launched(chromium: Any) -> Any:
+    """Return a browser: the system's, else playwright's own."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    try:
-        return chromium.launch(executable_path=found, args=["--no-sandbox"])
-    except error as problem:
-        pytest.skip(f"there is no browser; `make browser` installs one ({str(problem).splitlines()[0]})")
+    return chromium.launch(executable_path=found, args=["--no-sandbox"])
+
+
+def _miss(why: str) -> NoReturn:
+    if os.environ.get(MUST):
+        pytest.fail(why)
+    pytest.skip(why)

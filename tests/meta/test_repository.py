@@ -27,7 +27,7 @@ EXTRAS = {
     "server": {"pyzmq"},
     "ray": {"ray"},
     "torch": {"torch"},
-    "dashboard": {"starlette", "uvicorn"},
+    "dashboard": {"starlette", "uvicorn", "plotly"},
     "arrow": {"pyarrow"},
     "demo": set(),
     "all": set(),

@@ -1,6 +1,6 @@
 """The routes: a page, what it shows, and `/metrics`. All of them only read."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,8 @@ from reroll.dashboard.access import COOKIE, PAGE, Guard, is_same
 from reroll.dashboard.frames import Frames, as_json
 from reroll.errors import InvalidArgument, RerollError, UnknownUid
 from reroll.observe import Poll
+from reroll.observe.group import token_runs
+from reroll.observe.prometheus import CONTENT_TYPE, render
 
 _CHARTS: Final = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _LARGEST_PAGE: Final = 500
@@ -35,10 +37,18 @@ _HEADERS: Final = {
 }
 
 Handler = Callable[[Request], Awaitable[Response]]
+Decode = Callable[[Sequence[int]], str]
 
 
-def make_app(poll: Poll, token: str | None) -> Starlette:
-    """Return the app that shows what a poll looks at; `token`: who does not know it sees nothing."""
+def make_app(poll: Poll, token: str | None, decode: Decode | None) -> Starlette:
+    """Return the app that shows what a poll looks at.
+
+    Args:
+        poll: what is asked for all viewers together.
+        token: who does not know it sees nothing; None: whoever comes from this host may look.
+        decode: makes text of token ids; None: they are shown as numbers.
+
+    """
     view, frames = poll.view, Frames(poll)
 
     async def events(_request: Request) -> Response:
@@ -57,9 +67,17 @@ def make_app(poll: Poll, token: str | None) -> Starlette:
 
     @_told
     async def group(request: Request) -> Any:
-        return await view.group(
-            request.path_params["uid"], max_tokens=_number(request.query_params, "tokens", 2000)
-        )
+        most = _number(request.query_params, "tokens", 2000)
+        found = await view.group(request.path_params["uid"], max_tokens=most)
+        for rollout in found["rollouts"]:
+            _tell_tokens(rollout, decode)
+        return found
+
+    async def metrics(_request: Request) -> Response:
+        moment = await poll.now()
+        if moment.stats is None:
+            return _json({"error": moment.error}, 503)
+        return Response(render(moment.stats, moment.ledger), media_type=CONTENT_TYPE)
 
     async def enter(request: Request) -> Response:
         given = (await request.body())[:_LONGEST_TOKEN].decode(errors="replace")
@@ -74,6 +92,7 @@ def make_app(poll: Poll, token: str | None) -> Starlette:
             Route("/events", events),
             Route("/groups", groups),
             Route("/groups/{uid:int}", group),
+            Route("/metrics", metrics),
             Route("/enter", enter, methods=["POST"]),
             Route("/plotly.js", _file(_CHARTS, "public, max-age=86400")),
             Route("/", _file(PAGE / "index.html")),
@@ -100,15 +119,31 @@ def _told(handler: Callable[[Request], Awaitable[Any]]) -> Handler:
     return answer
 
 
+def _tell_tokens(rollout: dict[str, Any], decode: Decode | None) -> None:
+    """Give a rollout its tokens in runs of one version and one mask, in place of three lists; as text where it can be."""
+    rollout["runs"] = [
+        {
+            "version": version,
+            "is_trained": is_trained,
+            "num_tokens": len(ids),
+            "text": decode(ids) if decode else " ".join(map(str, ids)) + " ",
+        }
+        for version, is_trained, ids in token_runs(rollout)
+    ]
+    if rollout["message"] is None:
+        ids = rollout["prompt_ids"]
+        rollout["message"] = decode(ids) if decode else " ".join(map(str, ids))
+    for name in ("prompt_ids", "response_ids", "versions", "mask"):
+        del rollout[name]
+
+
 def _where(asked: QueryParams) -> dict[str, Any]:
     """Return the query of a request: what it says, of the task that it names."""
     text, task = asked.get("where", "").strip(), asked.get("task", "")
     try:
         where = msgspec.json.decode(text) if text else {}
     except msgspec.DecodeError as error:
-        raise InvalidArgument(
-            f'the filter is no JSON ({error}); write {{"field": {{"$gt": 1}}}}'
-        ) from None
+        raise InvalidArgument(f'the filter is no JSON ({error}); write {{"field": {{"$gt": 1}}}}') from None
     return {"$and": [where, {"task_name": task}]} if task else where
 
 

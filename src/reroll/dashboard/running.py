@@ -10,7 +10,7 @@ from typing import Final, Self
 import uvicorn
 
 from reroll.dashboard.access import check_may_listen
-from reroll.dashboard.app import make_app
+from reroll.dashboard.app import Decode, make_app
 from reroll.errors import InvalidConfig
 from reroll.observe import Poll, View
 
@@ -30,6 +30,7 @@ class Dashboard:
         port: int = 0,
         token: str | None = None,
         interval_s: float = 2.0,
+        decode: Decode | None = None,
     ) -> None:
         """Make the page of a view, which is closed by whoever opened it.
 
@@ -39,6 +40,7 @@ class Dashboard:
             port: 0 is any that is free.
             token: what viewers have to know.
             interval_s: how often the buffer is asked, however many look.
+            decode: makes text of token ids; None: they are shown as numbers.
 
         Raises InvalidConfig for a host that others can reach, without a token.
 
@@ -48,7 +50,7 @@ class Dashboard:
         self._poll = Poll(view, interval_s=interval_s)
         self._server = _Server(
             uvicorn.Config(
-                make_app(self._poll, token),
+                make_app(self._poll, token, decode),
                 log_config=None,
                 access_log=False,
                 lifespan="off",

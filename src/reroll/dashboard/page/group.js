@@ -23,40 +23,23 @@ byId("group").addEventListener("click", ({ target }) => {
 });
 
 function body({ row, rollouts }, tokens) {
-  const told = rollouts.map((rollout) => ({ ...rollout, runs: runsOf(rollout) }));
-  const versions = [...new Set(told.flatMap(({ runs }) => runs.map((run) => run.version)))].filter((version) => version !== null).sort((a, b) => a - b);
+  const versions = [...new Set(rollouts.flatMap(({ runs }) => runs.map((run) => run.version)))].filter((version) => version !== null).sort((a, b) => a - b);
   const tint = tints(versions);
-  const isCut = rollouts.some((rollout) => rollout.response_ids.length < rollout.num_response_tokens || rollout.prompt_ids.length < rollout.num_prompt_tokens);
+  const isCut = rollouts.some((rollout) => shownTokens(rollout) < rollout.num_response_tokens);
   return [
     make("dl", { class: "facts" }, ...FACTS.filter(([, field]) => row?.[field] !== null && row?.[field] !== undefined).map(([name, field, words]) =>
       make("div", {}, make("dt", {}, name), make("dd", {}, words ? words(row[field]) : String(row[field]))))),
     ...prompt(rollouts[0]),
-    legend(versions, tint, told),
-    ...told.map((rollout, index) => response(rollout, index, tint)),
+    legend(versions, tint, rollouts),
+    ...rollouts.map((rollout, index) => response(rollout, index, tint)),
     ...(isCut && tokens < ALL ? [make("p", {}, make("button", { type: "button", onclick: () => openGroup(row.uid, ALL) }, "Show all tokens"))] : []),
   ];
 }
 
-/** Runs of response tokens with one version and one mask. */
-function runsOf({ response_ids: ids, versions, mask }) {
-  const runs = [];
-  const left = (parts) => parts.map(([value, length]) => ({ value, length }));
-  const made = left(versions), masks = left(mask);
-  for (let start = 0; start < ids.length;) {
-    const length = Math.min(made[0]?.length ?? Infinity, masks[0]?.length ?? Infinity, ids.length - start);
-    runs.push({ version: made[0]?.value ?? null, isMasked: masks[0]?.value === 0, ids: ids.slice(start, start + length) });
-    start += length;
-    for (const parts of [made, masks]) {
-      if (parts.length && !(parts[0].length -= length)) parts.shift();
-    }
-  }
-  return runs;
-}
+const shownTokens = ({ runs }) => runs.reduce((total, run) => total + run.num_tokens, 0);
 
-function prompt({ message, prompt_ids: ids, num_prompt_tokens: total }) {
-  if (!message && !ids.length) return [];
-  const text = message ?? ids.join(" ") + (ids.length < total ? ` … ${count(total - ids.length)} more` : "");
-  return [make("h3", {}, total ? `Prompt · ${count(total)} tokens` : "Prompt"), make("pre", { class: "text", "data-part": "prompt" }, text)];
+function prompt({ message, num_prompt_tokens: total }) {
+  return message ? [make("h3", {}, total ? `Prompt · ${count(total)} tokens` : "Prompt"), make("pre", { class: "text", "data-part": "prompt" }, message)] : [];
 }
 
 /** From old, warm, to new, cool. */
@@ -69,7 +52,7 @@ function tints(versions) {
 function legend(versions, tint, rollouts) {
   const few = versions.length > 12 ? [...versions.slice(0, 6), ...versions.slice(-6)] : versions;
   const entries = few.map((version) => make("span", {}, tinted("i", {}, tint(version, 0.7)), String(version)));
-  const hasMask = rollouts.some(({ runs }) => runs.some((run) => run.isMasked));
+  const hasMask = rollouts.some(({ runs }) => runs.some((run) => !run.is_trained));
   return make("div", { class: "legend" }, entries.length ? "policy version" : null, ...entries,
     hasMask ? make("span", {}, make("span", { class: "masked" }, "struck"), "masked out, not trained") : null);
 }
@@ -80,20 +63,22 @@ function tinted(tag, attributes, colour, ...children) {
   return node;
 }
 
-function response({ runs, ...rollout }, index, tint) {
-  const total = rollout.num_response_tokens, missing = total - rollout.response_ids.length;
-  const about = (run) => ({ class: run.isMasked ? "run masked" : "run", title: `version ${run.version ?? "unknown"}, ${count(run.ids.length)} tokens${run.isMasked ? ", masked out" : ""}` });
+function response(rollout, index, tint) {
+  const { runs, num_response_tokens: total, reward } = rollout, missing = total - shownTokens(rollout);
+  const about = (run) => ({
+    class: run.is_trained ? "run" : "run masked",
+    title: `version ${run.version ?? "unknown"}, ${count(run.num_tokens)} tokens${run.is_trained ? "" : ", masked out"}`,
+  });
   const ribbon = make("div", { class: "ribbon" }, ...runs.map((run) => {
     const part = tinted("i", about(run), tint(run.version, 0.75));
-    part.style.flexGrow = run.ids.length;
+    part.style.flexGrow = run.num_tokens;
     return part;
   }));
   const tokens = make("pre", { class: "text tokens", "data-part": "tokens" },
-    ...runs.map((run) => tinted("span", about(run), tint(run.version, 0.28), `${run.ids.join(" ")} `)), missing ? `… ${count(missing)} more` : null);
-  const reward = rollout.reward === null ? "–" : typeof rollout.reward === "number" ? decimal(rollout.reward) : JSON.stringify(rollout.reward);
+    ...runs.map((run) => tinted("span", about(run), tint(run.version, 0.28), run.text)), missing ? `… ${count(missing)} more` : null);
   return make("section", { class: "response" },
     make("header", {}, make("b", {}, `Response ${index + 1}`), make("span", { class: "status", "data-is": rollout.status }, rollout.status),
-      make("span", {}, `reward ${reward}`), make("span", { class: "muted" }, `${count(total)} tokens`),
+      make("span", {}, `reward ${typeof reward === "object" && reward ? JSON.stringify(reward) : decimal(reward)}`), make("span", { class: "muted" }, `${count(total)} tokens`),
       rollout.finish_reason ? make("span", { class: "muted" }, rollout.finish_reason) : null),
     rollout.error_msg ? make("p", { class: "wrong" }, rollout.error_msg) : null,
     rollout.response ? make("pre", { class: "text", "data-part": "response" }, rollout.response) : null,
