@@ -127,6 +127,8 @@ async def train(client: Any) -> None:
         except WaitTimeout:
             continue
         Weights.version = step
+        if step % 10 == 0:  # its checkpoint is on disk
+            await client.commit(step)
 
 
 async def drive(address: str, for_s: float | None = None) -> None:

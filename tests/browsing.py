@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+PATIENCE_S = 90
+"""Machines are slow, and busy."""
 MUST = "REROLL_MUST_BROWSE"
 """With this in the environment, a test that finds no browser fails."""
 
@@ -24,21 +27,37 @@ class Visit:
 
 
 @contextmanager
-def visiting(
-    place: Path | str, *, width: int = 1160, height: int = 900, **options: Any
+def visiting(path: Path, **options: Any) -> Iterator[Visit]:
+    """Open a file; the machine's network cannot be reached from it. Skips where there is no browser."""
+    with browsing() as browser, visit(browser, path.as_uri(), offline=True, **options) as found:
+        yield found
+
+
+@contextmanager
+def visit(
+    browser: Any, address: str, *, width: int = 1160, height: int = 900, **options: Any
 ) -> Iterator[Visit]:
-    """Open a file, from which no network can be reached, or an address. Skips where there is no browser."""
-    with browsing() as browser:
-        is_file = isinstance(place, Path)
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, offline=is_file, **options
-        )
-        visit = Visit(context.new_page())
-        visit.page.on("console", lambda said: said.type == "error" and visit.problems.append(said.text))
-        visit.page.on("pageerror", lambda error: visit.problems.append(str(error)))
-        visit.page.on("request", lambda request: visit.requests.append(request.url))
-        visit.page.goto(place.as_uri() if isinstance(place, Path) else place)
-        yield visit
+    """Open an address, in a browser that runs, as somebody who has never been there."""
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    context.set_default_timeout(PATIENCE_S * 1000)
+    found = Visit(context.new_page())
+    found.page.on("console", lambda said: said.type == "error" and found.problems.append(said.text))
+    found.page.on("pageerror", lambda error: found.problems.append(str(error)))
+    found.page.on("request", lambda request: found.requests.append(request.url))
+    found.page.goto(address)
+    try:
+        yield found
+    finally:
+        context.close()
+
+
+def until(page: Any, expression: str) -> None:
+    """Wait until an expression is true in a page; `page.wait_for_function` is not allowed where scripts may not be made."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not page.evaluate(expression):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {PATIENCE_S} s: {expression}")
+        page.wait_for_timeout(50)
 
 
 @contextmanager

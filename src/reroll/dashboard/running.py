@@ -83,11 +83,10 @@ class Dashboard:
         """Let all viewers go."""
         if not self._work:
             return
-        remembering, serving = self._work
-        self._work = []
-        remembering.cancel()
+        work, self._work = self._work, []
+        self._poll.end()
         self._server.should_exit = True
-        await asyncio.gather(remembering, serving, return_exceptions=True)
+        await asyncio.gather(*work)
 
     async def _remember(self) -> None:
         """Be a viewer that is always there, so that whoever comes later sees what was before."""

@@ -61,6 +61,7 @@ class Poll:
         self._viewers: set[asyncio.Event] = set()
         self._asking: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
+        self._is_over = False
 
     @property
     def latest(self) -> Moment | None:
@@ -76,14 +77,14 @@ class Poll:
             return latest
 
     async def moments(self) -> AsyncIterator[Moment]:
-        """Yield what is seen, each moment once, as long as somebody iterates; a slow viewer leaves some out."""
+        """Yield what is seen, each moment once, until `end`; a slow viewer leaves some out."""
         news = asyncio.Event()
         self._viewers.add(news)
         if self._asking is None:
             self._asking = asyncio.create_task(self._keep_asking())
         shown: Moment | None = None
         try:
-            while True:
+            while not self._is_over:
                 news.clear()
                 latest = self.latest
                 if latest is not None and latest is not shown:
@@ -98,6 +99,12 @@ class Poll:
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._asking
                 self._asking = None
+
+    def end(self) -> None:
+        """Let all viewers go."""
+        self._is_over = True
+        for news in self._viewers:
+            news.set()
 
     async def _keep_asking(self) -> None:
         while True:

@@ -1,10 +1,11 @@
-// How charts look, and when they are drawn: only while somebody can see them.
+// How charts look, and when they are drawn: while somebody can see them, one at a time, so that the page answers in between.
 
 const COLOURS = ["accent", "second", "third", "completed", "expired", "init", "filtered", "aborted"];
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
 
 const wanted = new Map(); // what each chart is to show
 const visible = new Set();
+const due = new Set();
 const known = new Map(); // resolved colours
 
 const probe = document.createElement("span");
@@ -32,7 +33,7 @@ export function show(id, figure, empty) {
     watched.add(id);
     watcher.observe(document.getElementById(id));
   }
-  if (visible.has(id) && !document.hidden) draw(id);
+  redraw(id);
 }
 
 const watched = new Set();
@@ -40,20 +41,30 @@ const watcher = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (isIntersecting) {
       visible.add(target.id);
-      draw(target.id);
+      redraw(target.id);
     } else visible.delete(target.id);
   }
 }, { rootMargin: "200px" });
 
-function drawVisible() {
-  if (!document.hidden) visible.forEach(draw);
-}
-
-document.addEventListener("visibilitychange", drawVisible);
+document.addEventListener("visibilitychange", () => visible.forEach(redraw));
 document.addEventListener("theme", () => {
   known.clear();
-  drawVisible();
+  visible.forEach(redraw);
 });
+
+/** Have a chart drawn soon; one that is asked for again meanwhile is drawn once, as it is then. */
+function redraw(id) {
+  if (!visible.has(id) || document.hidden) return;
+  if (!due.size) setTimeout(drawNext);
+  due.add(id);
+}
+
+function drawNext() {
+  const [id] = due;
+  if (visible.has(id)) draw(id);
+  due.delete(id);
+  if (due.size) setTimeout(drawNext);
+}
 
 function draw(id) {
   const { figure, empty } = wanted.get(id);

@@ -82,12 +82,12 @@ const powers = (text, unit) => ({ tick: (key) => text(key), hover: (key) => `${t
 const lengthRange = (key) => (key < 2 ? `${key}` : `${count(key)}–${count(2 * key - 1)}`);
 
 export const staleness = (stats) => compared([
-  { name: "ready here", histogram: stats.staleness.histogram, tone: "accent" },
+  { name: "ready", histogram: stats.staleness.histogram, tone: "accent" },
   { name: "trained", histogram: stats.trained_staleness.oldest.histogram, tone: "second" },
 ], steps("staleness"), "training steps behind");
 
 export const uses = (stats) => compared([
-  { name: "ready here", histogram: stats.uses.histogram, tone: "accent" },
+  { name: "ready", histogram: stats.uses.histogram, tone: "accent" },
   { name: "trained", histogram: stats.trained_uses.histogram, tone: "second" },
 ], steps("use"), "uses");
 

@@ -9,12 +9,12 @@ const FACTS = [
 ];
 const SHOWN = 2000, ALL = 1e9; // tokens of a response: the first ones, unless somebody wants all
 
-export async function openGroup(uid, tokens = SHOWN) {
-  const dialog = byId("group");
+export async function openGroup(known, tokens = SHOWN) {
+  const dialog = byId("group"), { uid } = known;
   const answer = await fetch(`groups/${uid}?tokens=${tokens}`).then((found) => found.json(), () => ({ error: "The server does not answer." }));
   dialog.replaceChildren(make("div", { class: "sheet" },
     make("header", {}, make("h2", {}, `Group ${uid}`), make("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "✕ close")),
-    make("div", {}, ...(answer.error ? [make("p", { class: "wrong" }, answer.error)] : body(answer, tokens)))));
+    make("div", {}, ...(answer.error ? [make("p", { class: "wrong" }, answer.error)] : body({ ...answer, row: answer.row ?? known }, tokens)))));
   if (!dialog.open) dialog.showModal();
 }
 
@@ -32,7 +32,7 @@ function body({ row, rollouts }, tokens) {
     ...prompt(rollouts[0]),
     legend(versions, tint, rollouts),
     ...rollouts.map((rollout, index) => response(rollout, index, tint)),
-    ...(isCut && tokens < ALL ? [make("p", {}, make("button", { type: "button", onclick: () => openGroup(row.uid, ALL) }, "Show all tokens"))] : []),
+    ...(isCut && tokens < ALL ? [make("p", {}, make("button", { type: "button", onclick: () => openGroup(row, ALL) }, "Show all tokens"))] : []),
   ];
 }
 

@@ -26,7 +26,7 @@ export function tiles(stats, part, points, task) {
     ["used a second", decimal(perSecond("used")), `${count(part.trained.groups)} in all`],
     ["reward, trained", decimal(part.trained.reward_mean), part.produced.reward_mean === null ? "" : `${decimal(part.produced.reward_mean)} produced`],
     ["tokens lost", share(lost, part.put[1]), "never trained"],
-    ["memory", bytes(task ? part.num_bytes : stats.memory_bytes), stats.max_bytes ? `of ${bytes(stats.max_bytes)}` : stats.disk ? `${bytes(stats.disk.file_bytes + stats.disk.log_bytes)} on disk` : ""],
+    ["size", bytes(part.num_bytes), stats.max_bytes ? `of ${bytes(stats.max_bytes)}` : `${bytes(stats.memory_bytes)} in memory`],
   ];
   byId("tiles").replaceChildren(...told.map(([name, value, about]) => make("div", { class: "tile" },
     make("div", { class: "name" }, name), make("div", { class: "value" }, value), make("div", { class: "about" }, about))));

@@ -102,7 +102,7 @@ export class GroupTable {
 }
 
 function line(row, columns) {
-  const open = () => openGroup(row.uid);
+  const open = () => openGroup(row);
   return make("tr", { tabindex: "0", "data-uid": row.uid, onclick: open, onkeydown: ({ key }) => key === "Enter" && open() },
     ...columns.map(([field, , isNumber, words]) => make("td", { class: isNumber ? "n" : null }, cell(field, row[field], words))));
 }
