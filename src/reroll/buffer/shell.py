@@ -107,6 +107,7 @@ class Shell:
         self._groups.restore(memory.groups)
         self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = self._clock()
+        self._watch = Watch(is_new=False)
         self._groups.restore_rules(memory.small["rules"])
         self._leases.restore(memory.small["last_lease"], memory.leases)
         self._reservations.last = memory.small["last_reservation"]

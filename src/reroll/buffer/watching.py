@@ -196,10 +196,13 @@ class _Moment(NamedTuple):
 
 
 class Watch:
-    """What is remembered of earlier stats, and what is warned of now."""
+    """What is remembered of earlier stats, and what is warned of now.
 
-    def __init__(self, *, logs: bool = True) -> None:
-        self._moments: deque[_Moment] = deque()
+    `is_new` tells that nothing had passed when the buffer began; else the first stats are where waiting counts from.
+    """
+
+    def __init__(self, *, logs: bool = True, is_new: bool = True) -> None:
+        self._moments = deque([_Moment(0.0, {})] if is_new else [])
         self._warned: dict[tuple[str, str], StatsWarning] = {}
         self._logs = logs
 
@@ -217,7 +220,7 @@ class Watch:
         return found
 
     def _judge(self, stats: Stats, now: _Moment) -> Iterator[StatsWarning]:
-        then = self._moments[0] if self._moments else _Moment(0.0, {})
+        then = self._moments[0] if self._moments else now
         seconds = None if stats.uptime_s is None else now.at_s - then.at_s
         for name, task in stats.tasks.items():
             passed = now.tasks[name].since(then.tasks.get(name))

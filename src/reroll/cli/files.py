@@ -29,6 +29,7 @@ def export(
         bool, typer.Option("--rows-only", help="One row a group, without rollouts and tokens.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: AsJson = False,
     modules: Modules = None,
     key: Key = None,
     server_key: ServerKey = None,
@@ -52,7 +53,10 @@ def export(
             )
 
     groups = looking(target, look, key=key, server_key=server_key, timeout=timeout, modules=modules)
-    typer.echo(f"{out}: {groups} groups")
+    if as_json:
+        print_json({"path": str(out), "groups": groups})
+    else:
+        typer.echo(f"{out}: {groups} groups")
 
 
 def verify(
