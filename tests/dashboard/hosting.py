@@ -15,6 +15,8 @@ from reroll.dashboard import Dashboard
 from reroll.observe import open_view
 
 T = TypeVar("T")
+PATIENCE_S = 300
+"""Machines are slow, and busy."""
 
 
 class Answer(NamedTuple):
@@ -45,7 +47,7 @@ class Hosted:
 
     def do(self, call: Awaitable[T]) -> T:
         """Return what a call in the loop of the buffer returns."""
-        return self.begin(call).result(60)
+        return self.begin(call).result(PATIENCE_S)
 
     def put(self, groups: list[list[Any]], task: str = "math", **options: Any) -> list[int]:
         """Put groups, and return their uids."""
@@ -58,7 +60,7 @@ class Hosted:
     def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
         """Ask as any program does."""
         where = urlsplit(self.address)
-        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
+        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE_S)
         try:
             connection.request(
                 method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
@@ -74,7 +76,7 @@ class Hosted:
     def watching(self) -> Iterator[Callable[[], tuple[str, Any]]]:
         """Be a viewer: give a function that waits for the next event, and returns its name and what it tells."""
         where = urlsplit(self.address)
-        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
+        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE_S)
         connection.request("GET", "/events")
         lines = connection.getresponse()
 
@@ -108,7 +110,7 @@ def hosting(
         await buffer.close()
 
     try:
-        buffer, dashboard = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+        buffer, dashboard = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
         hosted = Hosted(buffer, dashboard.address, loop)
         try:
             yield hosted

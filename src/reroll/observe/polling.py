@@ -1,6 +1,7 @@
 """Poll: one question at an interval, shared by all who look, with a short history in memory.
 
-Nobody asks while nobody looks. However large the buffer is, asking takes at most a hundredth of the time.
+Nobody asks while nobody looks. However large the buffer is, asking takes a hundredth of the time at most, unless that
+would be more than ten seconds between two questions.
 """
 
 import asyncio
@@ -16,7 +17,9 @@ from reroll.errors import RerollError
 from reroll.observe.view import View
 
 _SHARE: Final = 100
-"""After an answer that took long, so many times as long passes before the next question."""
+"""After an answer that took long, so many times as long passes before the next question,"""
+_LONGEST_S: Final = 10.0
+"""but not more: where everything is slow, somebody still wants to see it."""
 
 
 class Rates(NamedTuple):
@@ -111,7 +114,7 @@ class Poll:
             started = time.monotonic()
             await self.now()
             took = time.monotonic() - started
-            await asyncio.sleep(max(self._interval_s, took * _SHARE))
+            await asyncio.sleep(max(self._interval_s, min(took * _SHARE, _LONGEST_S)))
 
     async def _ask(self) -> Moment:
         before = self.latest
