@@ -98,9 +98,9 @@ class Viewer:
         self._connection = HTTPConnection(where.hostname, where.port)
         self._connection.request("GET", "/events")
         self._events = self._connection.getresponse()
+        self.frames = 0
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
-        self.frames = 0
 
     def _read(self) -> None:
         while line := self._events.readline():  # until the dashboard is switched off
