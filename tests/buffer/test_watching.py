@@ -76,6 +76,31 @@ async def test_producers_that_wait_are_told_what_holds_them(options, way_out):
     await ended(producer)
 
 
+async def test_producers_that_wait_at_once_count_once():
+    buffer, clock = built(capacity=1)
+    await buffer.put([rollout([1])], "t")
+    clock.now += 50
+    producers = [await waiting(buffer.put([rollout([1])], "t")) for _ in range(5)]
+    clock.now += 20
+    found = (await buffer.stats()).tasks["t"].waiting["put"]
+    assert (found.count, found.longest_s, found.busy_s) == (5, 20, 20)
+    assert await kinds(buffer) == [], "for 20 s of 70"
+    for producer in producers:
+        await ended(producer)
+    clock.now += 10
+    found = (await buffer.stats()).tasks["t"].waiting["put"]
+    assert (found.count, found.longest_s, found.busy_s) == (0, 0, 20)
+
+
+async def test_a_wait_that_was_given_up_counts():
+    buffer, clock = built()
+    for _ in range(6):
+        trainer = await waiting(buffer.take_batch({"t": 1}, wait=True))
+        clock.now += 5
+        await ended(trainer)
+    assert await kinds(buffer) == ["starving"]
+
+
 async def test_a_staleness_window_that_is_used_up_is_named():
     buffer, clock = built(rate_limiter=StalenessWindow(max_staleness=0, batch=2))
     await buffer.reserve(2, "t")

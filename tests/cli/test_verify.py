@@ -96,13 +96,18 @@ def test_what_is_no_buffer_at_all(tmp_path):
     assert "Traceback" not in found.stdout + found.stderr
 
 
+def old_or_new(folder, number):
+    """Return a saved buffer that says it has another format."""
+    save(folder)
+    with closing(sqlite3.connect(folder / "saved" / FILE_NAME, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA user_version = {number}")
+    return str(folder / "saved")
+
+
 @pytest.mark.parametrize("command", [("verify",), ("inspect",), ("show", "1")])
 def test_a_newer_format_is_one_line(tmp_path, command):
-    save(tmp_path)
-    with closing(sqlite3.connect(tmp_path / "saved" / FILE_NAME, isolation_level=None)) as connection:
-        connection.execute("PRAGMA user_version = 2")
     name, *rest = command
-    found = run(name, str(tmp_path / "saved"), *rest)
+    found = run(name, old_or_new(tmp_path, 2), *rest)
     assert found.exit_code == 2
     (line,) = found.stderr.splitlines()
     assert "has format 2" in line
@@ -110,11 +115,8 @@ def test_a_newer_format_is_one_line(tmp_path, command):
 
 
 @pytest.mark.parametrize("command", [("inspect",), ("show", "1")])
-def test_an_older_format_is_one_line(tmp_path, command):
-    save(tmp_path)
-    with closing(sqlite3.connect(tmp_path / "saved" / FILE_NAME, isolation_level=None)) as connection:
-        connection.execute("PRAGMA user_version = 0")
+def test_a_format_from_before_the_first_is_one_line(tmp_path, command):
     name, *rest = command
-    found = run(name, str(tmp_path / "saved"), *rest)
+    found = run(name, old_or_new(tmp_path, 0), *rest)
     assert found.exit_code == 2
     assert len(found.stderr.splitlines()) == 1

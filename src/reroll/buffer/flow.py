@@ -134,6 +134,17 @@ class TaskFlow:
     """By verb."""
 
 
+@dataclass(slots=True)
+class _Line:
+    """Calls of one verb that wait for one task."""
+
+    calls: int = 0
+    since: float = 0.0
+    """When the first of them came."""
+    busy_s: float = 0.0
+    """Seconds in which somebody waited, until then."""
+
+
 class Flow:
     """What passed of all tasks."""
 
@@ -143,8 +154,8 @@ class Flow:
         """When the buffer was made or resumed, in monotonic seconds; rates need it."""
         self.earlier: dict[str, TaskFlow] = {}
         """What had passed by then."""
-        self.waiting: dict[object, tuple[str, Iterable[str], float]] = {}
-        """Calls that wait now: the verb, the tasks, and since when."""
+        self._calls: dict[object, tuple[str, Sequence[str], float]] = {}
+        self._lines: dict[tuple[str, str], _Line] = {}
 
     def put(self, task_name: str, summary: GroupSummary, status: Status) -> None:
         """Count a put that succeeded; `status` is what the group came to."""
@@ -209,13 +220,40 @@ class Flow:
         wait.total_s += seconds
         wait.max_s = max(wait.max_s, seconds)
 
-    def waiting_at(self, now: float) -> dict[tuple[str, str], list[float]]:
-        """Return how long each call that waits has waited at a time, by verb and task."""
-        found: dict[tuple[str, str], list[float]] = {}
-        for verb, tasks, since in self.waiting.values():
-            for task in tasks:
-                found.setdefault((verb, task), []).append(now - since)
-        return found
+    def begin_wait(self, verb: str, task_names: Sequence[str], now: float) -> object:
+        """Note that a call may have to wait; return what to end it by."""
+        call = object()
+        self._calls[call] = verb, task_names, now
+        for task in task_names:
+            line = self._lines.get((verb, task))
+            if line is None:
+                line = self._lines[verb, task] = _Line()
+            if not line.calls:
+                line.since = now
+            line.calls += 1
+        return call
+
+    def end_wait(self, call: object, now: float) -> None:
+        """Note that it waits no more."""
+        verb, task_names, _ = self._calls.pop(call)
+        for task in task_names:
+            line = self._lines[verb, task]
+            line.calls -= 1
+            if not line.calls:
+                line.busy_s += now - line.since
+
+    def lines(self, task_name: str, now: float) -> dict[str, tuple[int, float, float]]:
+        """Return, by verb, how many calls wait at a time, how long the longest has, and in how many seconds any did."""
+        told: dict[str, tuple[int, float, float]] = {}
+        for (verb, task), line in self._lines.items():
+            if task == task_name:
+                busy = line.busy_s + (now - line.since if line.calls else 0.0)
+                told[verb] = line.calls, 0.0, busy
+        for verb, names, since in self._calls.values():
+            if task_name in names:
+                count, longest, busy = told[verb]
+                told[verb] = count, max(longest, now - since), busy
+        return told
 
     def state(self) -> dict[str, Any]:
         """Return all counts as plain values."""
@@ -226,6 +264,8 @@ class Flow:
         """Become what `state` told; rates count from here on."""
         self.tasks = msgspec.convert(state, dict[str, TaskFlow], str_keys=True)
         self.earlier = deepcopy(self.tasks)
+        for line in self._lines.values():
+            line.busy_s = 0.0
 
     def _task(self, name: str) -> TaskFlow:
         flow = self.tasks.get(name)

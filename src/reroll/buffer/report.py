@@ -104,7 +104,7 @@ class Report:
 
 def parts_of(groups: Groups, now: float) -> dict[str, Part]:
     """Return what is known of each task at a time, in monotonic seconds."""
-    flow, ready, waiting = groups.flow, _ready(groups.engine), groups.flow.waiting_at(now)
+    flow, ready = groups.flow, _ready(groups.engine)
     seconds = None if flow.started is None else now - flow.started
     return {
         name: Part(
@@ -117,9 +117,8 @@ def parts_of(groups: Groups, now: float) -> dict[str, Part]:
             earlier=flow.earlier.get(name),
             seconds=seconds,
             waiting={
-                verb: Waiting(count=len(found), longest_s=max(found))
-                for (verb, task_name), found in waiting.items()
-                if task_name == name
+                verb: Waiting(count=count, longest_s=longest, busy_s=busy)
+                for verb, (count, longest, busy) in flow.lines(name, now).items()
             },
             limits=_limits(task),
         )
@@ -271,7 +270,9 @@ def _wait(waits: Sequence[Wait]) -> Wait:
 
 def _waiting(found: Sequence[Waiting]) -> Waiting:
     return Waiting(
-        count=sum(one.count for one in found), longest_s=max((one.longest_s for one in found), default=0.0)
+        count=sum(one.count for one in found),
+        longest_s=max((one.longest_s for one in found), default=0.0),
+        busy_s=max((one.busy_s for one in found), default=0.0),  # at least; who knows how they overlap
     )
 
 

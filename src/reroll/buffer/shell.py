@@ -107,7 +107,7 @@ class Shell:
         self._groups.restore(memory.groups)
         self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = self._clock()
-        self._watch = Watch(is_new=False)
+        self._watch = Watch()
         self._groups.restore_rules(memory.small["rules"])
         self._leases.restore(memory.small["last_lease"], memory.leases)
         self._reservations.last = memory.small["last_reservation"]
@@ -244,9 +244,8 @@ class Shell:
 
         `prepare` is done when it is possible, and may make it impossible again: then the wait goes on.
         """
-        started, waited, me = self._clock(), False, object()
-        waiting = self._groups.flow.waiting
-        waiting[me] = what, [task.name for task in queues.values()], started
+        started, waited, flow = self._clock(), False, self._groups.flow
+        call = flow.begin_wait(what, [task.name for task in queues.values()], started)
         try:
             while True:
                 waited |= await self._wait(queues, possible, deadline, lambda: what + wanted())
@@ -257,9 +256,9 @@ class Shell:
                     break
                 self._waits.wake()  # whatever went has made room
         finally:
-            del waiting[me]
+            flow.end_wait(call, self._clock())
         for task in queues.values() if waited else ():
-            self._groups.flow.waited(what, task.name, self._clock() - started)
+            flow.waited(what, task.name, self._clock() - started)
 
     async def _wait(
         self,

@@ -61,6 +61,8 @@ class Waiting:
 
     count: int = 0
     longest_s: float = 0.0
+    busy_s: float = 0.0
+    """Seconds, since the buffer was made or resumed, in which at least one waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

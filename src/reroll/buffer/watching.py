@@ -45,16 +45,13 @@ class Totals(NamedTuple):
     trained: float
     trained_tokens: float
     put_wait_s: float
+    """Seconds in which some producer waited."""
     take_wait_s: float
 
     @classmethod
     def of(cls, stats: TaskStats) -> Self:
-        """Return what passed since the start; calls that wait still count as far as they have waited."""
-        waits, waiting = stats.waits, stats.waiting
-
-        def waited(*verbs: str) -> float:
-            return sum(waits[v].total_s + waiting[v].longest_s for v in verbs)
-
+        """Return what passed since the start."""
+        waiting = stats.waiting
         return cls(
             stats.num_puts,
             stats.puts[Status.FAILED.value],
@@ -64,8 +61,8 @@ class Totals(NamedTuple):
             stats.produced.lengths.total,
             stats.trained.rollouts,
             stats.trained.lengths.total,
-            waited("put", "reserve"),
-            waited("take", "sample"),
+            max(waiting["put"].busy_s, waiting["reserve"].busy_s),
+            max(waiting["take"].busy_s, waiting["sample"].busy_s),
         )
 
     def since(self, earlier: "Totals | None") -> "Totals":
@@ -195,32 +192,32 @@ class _Moment(NamedTuple):
     tasks: dict[str, Totals]
 
 
+_START: Final = _Moment(0.0, {})
+
+
 class Watch:
-    """What is remembered of earlier stats, and what is warned of now.
+    """What is remembered of earlier stats, and what is warned of now."""
 
-    `is_new` tells that nothing had passed when the buffer began; else the first stats are where waiting counts from.
-    """
-
-    def __init__(self, *, logs: bool = True, is_new: bool = True) -> None:
-        self._moments = deque([_Moment(0.0, {})] if is_new else [])
+    def __init__(self, *, logs: bool = True) -> None:
+        self._moments = deque([_START])
         self._warned: dict[tuple[str, str], StatsWarning] = {}
         self._logs = logs
 
     def look(self, stats: Stats) -> list[StatsWarning]:
         """Return what looks wrong; what is new goes to the log, once."""
         moment = _Moment(stats.uptime_s or 0.0, {name: Totals.of(task) for name, task in stats.tasks.items()})
-        if self._moments and moment.at_s < self._moments[-1].at_s:  # it was made anew
-            self._moments.clear()
+        if moment.at_s < self._moments[-1].at_s:  # it was made anew
+            self._moments = deque([_START])
         while len(self._moments) > 1 and self._moments[1].at_s <= moment.at_s - WINDOW_S:
             self._moments.popleft()
         found = list(self._judge(stats, moment))
-        if not self._moments or moment.at_s - self._moments[-1].at_s >= STEP_S:
+        if moment.at_s - self._moments[-1].at_s >= STEP_S:
             self._moments.append(moment)
         self._tell({(warning.kind, warning.task): warning for warning in found})
         return found
 
     def _judge(self, stats: Stats, now: _Moment) -> Iterator[StatsWarning]:
-        then = self._moments[0] if self._moments else now
+        then = self._moments[0]
         seconds = None if stats.uptime_s is None else now.at_s - then.at_s
         for name, task in stats.tasks.items():
             passed = now.tasks[name].since(then.tasks.get(name))

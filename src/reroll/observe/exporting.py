@@ -1,14 +1,14 @@
 """Groups, or their rollouts, to a file for other tools: Parquet, or JSON one object a line. Never all in memory at once."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, Protocol, Self
+from typing import IO, Any, Final, Protocol
 
 import msgspec
 
 from reroll.buffer.arguments import Where
-from reroll.buffer.arrow import check_installed
+from reroll.buffer.arrow import Chunk, check_installed, chunks
 from reroll.errors import InvalidArgument
 from reroll.observe.view import View
 
@@ -24,10 +24,7 @@ Progress = Callable[[int, int], None]
 
 class _Writer(Protocol):
     def write(self, table: Any) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def close(self) -> None: ...
 
 
 async def export(
@@ -59,15 +56,15 @@ async def export(
     progress(0, total)
     half = out.with_name(f"{out.name}.part")
     try:
-        with writer(half) as file:
+        with closing(writer(half)) as file:
             if not payloads:
                 file.write(_uniform(rows))
             else:
                 done = 0
-                for first, last, count in _parts(rows):
-                    within = {"$and": [asked, {"uid": {"$between": [first, last]}}]}
+                for part in _parts(rows):
+                    within = {"$and": [asked, {"uid": {"$between": [part.uids[0], part.uids[-1]]}}]}
                     file.write(_uniform(await view.to_arrow(within, payloads=True)))
-                    done += count
+                    done += len(part.uids)
                     progress(done, total)
                 if not total:
                     file.write(_uniform(await view.to_arrow(asked, payloads=True)))
@@ -78,17 +75,9 @@ async def export(
     return int(total)
 
 
-def _parts(rows: Any) -> Iterator[tuple[int, int, int]]:
-    """Yield the first and the last uid of each part, and how many groups it has."""
-    uids, tokens = rows["uid"].to_pylist(), rows["num_tokens"].to_pylist()
-    start, held = 0, 0
-    for place, more in enumerate(tokens):
-        if place > start and (held + more > _PART_TOKENS or place - start == _PART_GROUPS):
-            yield uids[start], uids[place - 1], place - start
-            start, held = place, 0
-        held += more
-    if uids:
-        yield uids[start], uids[-1], len(uids) - start
+def _parts(rows: Any) -> Iterator[Chunk]:
+    uids, tokens = rows["uid"].to_numpy(), rows["num_tokens"].to_numpy()
+    return chunks(uids, tokens, _PART_GROUPS, _PART_TOKENS)
 
 
 def _uniform(table: Any) -> Any:
@@ -116,12 +105,7 @@ class _Parquet:
             self._file = self._parquet.ParquetWriter(self._path, table.schema, compression="zstd")
         self._file.write_table(table)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -135,12 +119,7 @@ class _JsonLines:
         for batch in table.to_batches(max_chunksize=64):
             self._file.writelines(self._encode(row) + b"\n" for row in batch.to_pylist())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
 

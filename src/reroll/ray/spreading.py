@@ -49,7 +49,7 @@ class Spread:
         self.lines = lines
         self._keeps_refs = keeps_refs
         self._dice = random.Random()
-        self._watch = Watch(logs=False, is_new=False)  # the shards log
+        self._watch = Watch(logs=False)  # the shards log
         self._handing = HandOut(config, lines, beat_s)
 
     async def call(self, verb: str, arguments: dict[str, Any]) -> Any:
