@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 
 from measure import Timing, microseconds, print_table
 from reporting import Claim, arguments, conclude, print_title, seconds, versions
-
 from reroll import ReplayBufferConfig, Rollout, Server, connect
 from reroll.dashboard import Dashboard
 from reroll.observe import open_view

@@ -28,19 +28,23 @@ from browsing import launched  # noqa: E402  (the browser of the tests)
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (address, page):
-        with running(sys.executable, str(Path(__file__).with_name("traffic.py")), address) as traffic:
-            if _ends_within(traffic, seconds):
-                sys.exit("the traffic ended too early; see above")
-            with sync_playwright() as playwright:
-                browser = launched(playwright.chromium)
-                picture(browser, page, "dashboard", top)
-                picture(browser, page, "dashboard_dark", top, color_scheme="dark")
-                picture(browser, page, "dashboard_charts", charts)
-                picture(browser, page, "dashboard_groups", groups)
-                picture(browser, page, "dashboard_group", one_group)
-                picture(browser, page, "dashboard_phone", top, viewport={"width": 390, "height": 844})
-                browser.close()
+    traffic = str(Path(__file__).with_name("traffic.py"))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(Path(folder)) as (address, page),
+        running(sys.executable, traffic, address) as work,
+    ):
+        if _ends_within(work, seconds):
+            sys.exit("the traffic ended too early; see above")
+        with sync_playwright() as playwright:
+            browser = launched(playwright.chromium)
+            picture(browser, page, "dashboard", top)
+            picture(browser, page, "dashboard_dark", top, color_scheme="dark")
+            picture(browser, page, "dashboard_charts", charts)
+            picture(browser, page, "dashboard_groups", groups)
+            picture(browser, page, "dashboard_group", one_group)
+            picture(browser, page, "dashboard_phone", top, viewport={"width": 390, "height": 844})
+            browser.close()
 
 
 @contextmanager

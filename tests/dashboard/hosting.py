@@ -15,6 +15,7 @@ from reroll.dashboard import Dashboard
 from reroll.observe import open_view
 
 T = TypeVar("T")
+TOKEN = "a-token-of-sixteen-letters"  # noqa: S105  (of nothing else)
 PATIENCE_S = 300
 """Machines are slow, and busy."""
 

@@ -5,12 +5,11 @@ import json
 import pytest
 
 from browsing import browsing, until, visit
-from dashboard.hosting import hosting
+from dashboard.hosting import TOKEN, hosting
 from reroll import ReplayBufferConfig
 from reroll.testing.buffer.builders import FAILED, group
 
 SCRIPT = "<script>document.title = 'run'</script><img src=x onerror=\"document.title = 'run'\">"
-TOKEN = "a-token-of-sixteen-letters"
 CHARTS = ("occupancy", "rates", "staleness", "uses", "priorities", "lengths", "memory")
 
 
@@ -144,7 +143,13 @@ def test_headings_sort(browser, hosted):
 
 def test_a_group_opens_with_its_tokens_by_version_and_mask(browser, hosted):
     items = group(
-        "mixed", 2, versions=[3, 3, 4, 4, 4], tokens=5, response_mask=[1, 1, 1, 0, 1], message="2 + 2?", reward=0.5
+        "mixed",
+        2,
+        versions=[3, 3, 4, 4, 4],
+        tokens=5,
+        response_mask=[1, 1, 1, 0, 1],
+        message="2 + 2?",
+        reward=0.5,
     )
     (uid,) = hosted.put([items])
     with visit(browser, hosted.address) as seen:
@@ -203,9 +208,9 @@ def test_fifty_thousand_groups_are_looked_at_by_page(browser):
             until(page, "document.querySelector('.tile .value').textContent === '50,000'")
             for _ in range(3):
                 page.click("#later")
-            until(page, "document.querySelector('#range').textContent.startsWith('76–100 of 50,000')")
+            until(page, "document.querySelector('#range').textContent.startsWith('76\u2013100 of 50,000')")
             page.locator("#table th button", has_text="tokens").click()
-            until(page, "document.querySelector('#range').textContent.startsWith('1–25 of 50,000')")
+            until(page, "document.querySelector('#range').textContent.startsWith('1\u201325 of 50,000')")
             apply(page, {"uid": {"$gt": 49_990}})
             wait_for_rows(page, 10)
             # However many there are, the page holds one screen of them.

@@ -54,15 +54,15 @@ def test_a_server_and_its_store_are_looked_at(tmp_path):
             viewer = urlopen(f"{own}events", timeout=60)  # noqa: S310  (it does not keep the server from stopping)
             assert viewer.readline() == b"event: history\n"
 
-            with running("dashboard", address, "--port", "0", "--interval-s", "0.2") as ((page,), _):
-                other = page_in(page)
+            with running("dashboard", address, "--port", "0", "--interval-s", "0.2") as ((said,), _):
+                other = page_in(said)
                 uid = json.loads(fetch(f"{other}groups"))["rows"][0]["uid"]
                 assert json.loads(fetch(f"{other}groups/{uid}"))["rollouts"][0]["message"] == "why?"
 
             token = tmp_path / "token"
-            with running("dashboard", str(store), "--port", "0", "--token", str(token)) as ((page,), _):
-                assert page.endswith(f", with the token in {token}")
-                assert token.read_text().strip() not in page
+            with running("dashboard", str(store), "--port", "0", "--token", str(token)) as ((said,), _):
+                assert said.endswith(f", with the token in {token}")
+                assert token.read_text().strip() not in said
             assert client.count("math", "completed") == 1
     viewer.close()
 

@@ -8,14 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
-from dashboard.hosting import hosting
+from dashboard.hosting import TOKEN, hosting
 from reroll import ReplayBufferConfig
 from reroll.dashboard import Dashboard, read_token
 from reroll.errors import InvalidConfig
 from reroll.observe import View, open_view
 from reroll.testing.buffer.builders import group, picture
-
-TOKEN = "a-token-of-sixteen-letters"
 
 
 @pytest.fixture(scope="module")

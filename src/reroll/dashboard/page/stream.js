@@ -1,6 +1,6 @@
 // What the server sends: the points of the past once, then a frame for each sample.
 
-const KEPT = 1200; // points
+const KEPT = 600; // points, as many as the server has
 
 export function listen({ onFrame, onLife }) {
   const points = [];
