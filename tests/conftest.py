@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("dev", max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
 settings.register_profile(
     "ci",
-    max_examples=150,
-    stateful_step_count=60,
+    max_examples=100,
+    stateful_step_count=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -32,7 +32,10 @@ def checked_sizes(sizes: object) -> dict[str, int]:
     """Return how many groups are wanted by task; zero or less means none."""
     if not isinstance(sizes, Mapping):
         raise InvalidArgument(f"task_batch_sizes must be a mapping of task names to numbers, not {sizes!r}")
-    return {checked_task(name): checked_count(f"batch size of {name!r}", n) for name, n in sizes.items()}
+    return {
+        checked_task(name): n if type(n) is int else checked_count(f"batch size of {name!r}", n)
+        for name, n in sizes.items()
+    }
 
 
 def checked_step(name: str, step: object) -> int | None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from reroll.buffer.deadlines import Deadlines
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
 from reroll.buffer.stats import OpenLease
@@ -40,7 +41,6 @@ class Held:
     status: int
     steps: dict[str, int | None]
     """The training step that groups were lent for, by task."""
-    deadline: float | None
     handed_again: set[int] = field(default_factory=set)
     """Of a lease that ended by time: the groups that somebody else got since."""
 
@@ -51,8 +51,10 @@ class Leases:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._open: dict[int, Held] = {}
-        self._since: dict[int, float] = {}
+        self._since: dict[int, float] = {}  # of open ones
+        self._deadlines = Deadlines()  # of open ones
         self._ended: OrderedDict[int, Held] = OrderedDict()  # by time, not yet acknowledged
+        self._ended_with: dict[int, set[int]] = {}  # by uid: those of them that held it
         self._acked: OrderedDict[int, None] = OrderedDict()
         self.last = 0
         self.changed: set[int] | None = None
@@ -69,7 +71,7 @@ class Leases:
                 tasks=list(held.steps),
                 groups=len(held.lent),
                 held_s=now - self._since[lease],
-                ends_in_s=None if held.deadline is None else held.deadline - now,
+                ends_in_s=None if (end := self._deadlines.of(lease)) is None else end - now,
             )
             for lease, held in islice(self._open.items(), _SHOWN)
         ]
@@ -88,10 +90,10 @@ class Leases:
             lent=[Lent(*self._groups.edition(info.uid)) for given in handed.values() for info in given.infos],
             status=status,
             steps={task.name: task.step for task in wanted},
-            deadline=deadline,
         )
         self.last += 1
         self._open[self.last], self._since[self.last] = held, now
+        self._deadlines.add(self.last, deadline)
         self._changed(self.last)
         return self.last, handed
 
@@ -108,7 +110,7 @@ class Leases:
             self._groups.settle(acknowledge(self._groups.engine, slots, held.steps))
             self._groups.consumed(mine)
             return
-        held = self._ended.pop(lease, None)
+        held = self._forget_ended(lease)
         if held is None:
             raise InvalidArgument(f"lease {lease} was given back before, or is too old to be acknowledged")
         self._remember(lease)
@@ -130,7 +132,7 @@ class Leases:
         if held is not None:
             self._give_back(held)
         else:
-            self._ended.pop(lease, None)
+            self._forget_ended(lease)
         self._changed(lease)
 
     def keep(self, lease: int, uids: Iterable[int]) -> None:
@@ -145,9 +147,7 @@ class Leases:
 
     def end_overdue(self, now: float) -> bool:
         """End the leases whose time is over; return whether there were any."""
-        overdue = [
-            lease for lease, held in self._open.items() if held.deadline is not None and held.deadline <= now
-        ]
+        overdue = self._deadlines.pop_overdue(now)
         for lease in overdue:
             self.end(lease)
         return bool(overdue)
@@ -166,17 +166,18 @@ class Leases:
 
     def next_deadline(self) -> float | None:
         """Return when the next lease ends by time."""
-        return min((held.deadline for held in self._open.values() if held.deadline is not None), default=None)
+        return self._deadlines.next()
 
     def note_handed_out(self, uids: list[int]) -> dict[int, set[int]]:
         """Remember that others got groups whose lease had ended; return what was not known yet, by lease."""
-        noted = {}
-        for lease, held in self._ended.items():
-            again = {lent.uid for lent in held.lent}.intersection(uids) - held.handed_again
-            if again:
-                held.handed_again |= again
-                self._changed(lease)
-                noted[lease] = again
+        noted: dict[int, set[int]] = {}
+        for uid in self._ended_with.keys() & uids:
+            for lease in self._ended_with[uid]:
+                if uid not in self._ended[lease].handed_again:
+                    noted.setdefault(lease, set()).add(uid)
+        for lease, again in noted.items():
+            self._ended[lease].handed_again |= again
+            self._changed(lease)
         return noted
 
     def note_taken_back(self, noted: Mapping[int, set[int]]) -> None:
@@ -225,21 +226,33 @@ class Leases:
         now = {lent: self._groups.edition(lent.uid) for lent in held.lent}
         return [lent.uid for lent, known in now.items() if known[:2] == lent[:2] and known[2] != lent[2]]
 
-    def _close(self, lease: int) -> Held | None:
-        """Return a lease that was open and is no more, None if it was not."""
-        self._since.pop(lease, None)
-        return self._open.pop(lease, None)
-
     def _changed(self, lease: int) -> None:
         if self.changed is not None:
             self.changed.add(lease)
 
+    def _close(self, lease: int) -> Held | None:
+        self._deadlines.discard(lease)
+        self._since.pop(lease, None)
+        return self._open.pop(lease, None)
+
+    def _forget_ended(self, lease: int) -> Held | None:
+        held = self._ended.pop(lease, None)
+        for uid in () if held is None else {lent.uid for lent in held.lent}:
+            self._ended_with[uid].discard(lease)
+            if not self._ended_with[uid]:
+                del self._ended_with[uid]
+        return held
+
     def _end(self, lease: int, held: Held) -> None:
         self._ended[lease] = held
+        for lent in held.lent:
+            self._ended_with.setdefault(lent.uid, set()).add(lease)
         self._groups.on_hand_out, self._groups.on_take_back = self.note_handed_out, self.note_taken_back
         self._changed(lease)
         if len(self._ended) > _REMEMBERED:
-            self._changed(self._ended.popitem(last=False)[0])
+            oldest = next(iter(self._ended))
+            self._forget_ended(oldest)
+            self._changed(oldest)
 
     def _remember(self, lease: int) -> None:
         self._acked[lease] = None

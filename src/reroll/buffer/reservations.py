@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from reroll.buffer.deadlines import Deadlines
 from reroll.engine.task import Task
 from reroll.errors import InvalidArgument
 
@@ -19,7 +20,6 @@ class Reservation(NamedTuple):
 class _Open:
     task: Task
     left: int
-    deadline: float | None
 
 
 class Reservations:
@@ -27,6 +27,7 @@ class Reservations:
 
     def __init__(self) -> None:
         self._open: dict[int, _Open] = {}
+        self._deadlines = Deadlines()
         self.last = 0
 
     def __len__(self) -> int:
@@ -34,7 +35,8 @@ class Reservations:
 
     def make(self, task: Task, groups: int, deadline: float | None) -> Reservation:
         self.last += 1
-        self._open[self.last] = _Open(task, groups, deadline)
+        self._open[self.last] = _Open(task, groups)
+        self._deadlines.add(self.last, deadline)
         task.reserved += groups
         return Reservation(self.last, task.name, groups)
 
@@ -65,19 +67,19 @@ class Reservations:
 
     def end_overdue(self, now: float) -> bool:
         """End the reservations whose time is over; return whether there were any."""
-        overdue = [(i, r) for i, r in self._open.items() if r.deadline is not None and r.deadline <= now]
-        for number, found in overdue:
+        overdue = self._deadlines.pop_overdue(now)
+        for number in overdue:
+            found = self._open[number]
             self._give_up(number, found, found.left)
         return bool(overdue)
 
     def next_deadline(self) -> float | None:
         """Return when the next one ends by time."""
-        return min(
-            (found.deadline for found in self._open.values() if found.deadline is not None), default=None
-        )
+        return self._deadlines.next()
 
     def _give_up(self, number: int, found: _Open, groups: int) -> None:
         found.left -= groups
         found.task.reserved -= groups
         if found.left == 0:
             del self._open[number]
+            self._deadlines.discard(number)

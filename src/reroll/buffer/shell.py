@@ -223,12 +223,11 @@ class Shell:
         return None if ttl_s is None or ttl_s == math.inf else self._clock() + ttl_s
 
     def _next_event(self) -> float | None:
-        ends = (
-            self._leases.next_deadline(),
-            self._reservations.next_deadline(),
-            self._groups.out.next_deadline(),
-        )
-        return min((end for end in ends if end is not None), default=None)
+        first = self._leases.next_deadline()
+        for end in (self._reservations.next_deadline(), self._groups.out.next_deadline()):
+            if end is not None and (first is None or end < first):
+                first = end
+        return first
 
     async def _until(
         self,

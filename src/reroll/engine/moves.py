@@ -89,7 +89,7 @@ class Moves:
     def _join(self, task: Task, status: int, slot: int) -> None:
         """Let a row without a pool be in one."""
         self.columns.status[slot] = status
-        task.pools[status].add(np.array([slot]))
+        task.pools[status].add_one(slot)
         if status not in REJECTED:
             task.num_bytes += int(self.columns.num_bytes[slot])
 
@@ -104,7 +104,7 @@ class Moves:
     def evict_overflow(self, task: Task) -> IntArray:
         gone: list[IntArray] = []
         capacity = task.settings.capacity
-        if task.completed.remover is not None:
+        if task.settings.remover is not None:
             while capacity is not None and len(task.completed) > capacity:
                 gone.append(self._evict_one(task))
         while not self._fits(0) and (others := self._evictable()):
@@ -113,7 +113,7 @@ class Moves:
         return np.concatenate(gone) if gone else NOBODY
 
     def _evictable(self) -> list[Task]:
-        return [t for t in self.tasks.values() if t.completed.remover is not None and len(t.completed)]
+        return [t for t in self.tasks.values() if t.settings.remover is not None and len(t.completed)]
 
     def _evict_one(self, task: Task) -> IntArray:
         remover = task.completed.remover

@@ -1,61 +1,112 @@
 """The rows of one (task, status)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from reroll.engine.ages import Ages
 from reroll.engine.columns import Columns, IntArray
 from reroll.engine.selectors.selector import Selector
 
+_MOST_NEW: Final = 16
+
 
 class Pool:
     """Rows in the order of a sampler, of a remover where rows may be evicted, and by age where they may expire.
 
-    Counting is O(1).
+    Counting is O(1). Newcomers are filed together, when somebody asks for an order, or many wait: one by one each would
+    cost nearly as much as all of them, and it is the put that would pay.
     """
 
-    def __init__(self, columns: Columns, sampler: Selector, remover: Selector | None = None) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        sampler: Selector,
+        remover: Selector | None = None,
+        ages: Ages | None = None,
+    ) -> None:
         self._columns = columns
-        self.sampler = sampler
-        self.remover = remover
-        self.ages: Ages | None = None
+        self._sampler = sampler
+        self._remover = remover
+        self._ages = ages
+        self._new: list[int] = []  # rows that are not filed yet, in order of arrival
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return len(self._sampler) + len(self._new)
+
+    @property
+    def sampler(self) -> Selector:
+        """Who chooses rows to be handed out."""
+        self._file()
+        return self._sampler
+
+    @property
+    def remover(self) -> Selector | None:
+        """Who chooses rows to be evicted, if any may be."""
+        self._file()
+        return self._remover
+
+    @property
+    def ages(self) -> Ages | None:
+        """Who knows which rows are too stale, if they may expire."""
+        self._file()
+        return self._ages
+
+    def add_one(self, slot: int) -> None:
+        """Do what `add` does, later."""
+        if self._columns.dirty is not None:
+            self._columns.dirty.add(slot)
+        self._new.append(slot)
+        if len(self._new) > _MOST_NEW:
+            self._file()
 
     def add(self, slots: IntArray) -> None:
+        self._file()
         self._columns.mark(slots)
-        self.sampler.add(slots)
-        if self.remover is not None:
-            self.remover.add(slots)
-        if self.ages is not None:
-            self.ages.add(slots)
+        self._add(slots)
 
     def remove(self, slots: IntArray) -> None:
+        self._file()
         self._columns.mark(slots)
-        self.sampler.remove(slots)
-        if self.remover is not None:
-            self.remover.remove(slots)
-        if self.ages is not None:
-            self.ages.remove(slots)
+        self._sampler.remove(slots)
+        if self._remover is not None:
+            self._remover.remove(slots)
+        if self._ages is not None:
+            self._ages.remove(slots)
 
     def touch(self, slots: IntArray) -> None:
         """Follow a change of columns that selectors read."""
+        self._file()
         self._columns.mark(slots)
-        self.sampler.touch(slots)
-        if self.remover is not None:
-            self.remover.touch(slots)
+        self._sampler.touch(slots)
+        if self._remover is not None:
+            self._remover.touch(slots)
 
     def state(self) -> dict[str, Any]:
+        self._file()
         return {
-            "sampler": self.sampler.state(),
-            "remover": None if self.remover is None else self.remover.state(),
+            "sampler": self._sampler.state(),
+            "remover": None if self._remover is None else self._remover.state(),
         }
 
     def restore(self, state: Mapping[str, Any], rows: IntArray) -> None:
         """Become what `state` told; `rows` are the slots of this pool."""
-        self.sampler.restore(state["sampler"], rows)
-        if self.remover is not None:
-            self.remover.restore(state["remover"], rows)
-        if self.ages is not None:
-            self.ages.add(rows)
+        self._sampler.restore(state["sampler"], rows)
+        if self._remover is not None:
+            self._remover.restore(state["remover"], rows)
+        if self._ages is not None:
+            self._ages.add(rows)
+
+    def _add(self, slots: IntArray) -> None:
+        self._sampler.add(slots)
+        if self._remover is not None:
+            self._remover.add(slots)
+        if self._ages is not None:
+            self._ages.add(slots)
+
+    def _file(self) -> None:
+        """Put newcomers where they belong, by what their columns hold now: nobody has asked for an order since they came."""
+        if self._new:
+            new, self._new = np.array(self._new, np.int64), []
+            self._add(new)

@@ -133,15 +133,16 @@ class Task:
         self.rewound = 0  # when, by the engine's ticks, the task was rewound last
         remover = settings.remover
         # Only COMPLETED groups are sampled and evicted; all others are handed out in order of arrival.
-        self.pools = [Pool(columns, Fifo().build(columns, "sampler")) for _ in STATUSES]
-        self.completed = self.pools[COMPLETED] = Pool(
-            columns,
-            settings.sampler.build(columns, "sampler"),
-            None if remover is None else remover.build(columns, "remover"),
-        )
-        if settings.expires:
-            for status in EXPIRABLE:
-                self.pools[status].ages = Ages(columns)
+        self.pools = [
+            Pool(
+                columns,
+                (settings.sampler if status == COMPLETED else Fifo()).build(columns, "sampler"),
+                remover.build(columns, "remover") if status == COMPLETED and remover is not None else None,
+                Ages(columns) if settings.expires and status in EXPIRABLE else None,
+            )
+            for status in range(len(STATUSES))
+        ]
+        self.completed = self.pools[COMPLETED]
 
     def set_limiter(self, limiter: Limiter) -> None:
         """Have another limiter than configured. Raises InvalidConfig for what can never proceed."""

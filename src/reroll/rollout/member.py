@@ -8,7 +8,7 @@ from reroll.rollout.checking import check_one
 from reroll.rollout.foreign import count_tokens, read_length, read_seq_staleness
 from reroll.rollout.model import Rollout
 from reroll.rollout.reward import read_score
-from reroll.rollout.size import count_bytes, count_bytes_beside_tokens
+from reroll.rollout.size import count_bytes, count_bytes_beside_tokens, holds_only_tokens
 from reroll.rollout.status import Status, read_status
 from reroll.rollout.tally import count_versions, tally_versions
 
@@ -62,9 +62,35 @@ def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
     Puts spend most of their time here, so each field is read once and nothing is called that needs not be.
     """
     own = type(rollout) is Rollout
-    fields = _read_own(rollout) if own else _read_lists(rollout)
-    response, prompt, versions, mask, logprobs, status, stated, reward, num_tokens, ids, labels = fields
-    if response is None or prompt is None or ids is not None or labels is not None:
+    num_tokens = ids = labels = None
+    if own:
+        response, prompt, versions, mask, logprobs, status, stated, reward, num_tokens, ids, labels = (
+            _read_own(rollout)
+        )
+        beside = count_bytes_beside_tokens(rollout)
+        if response is None or prompt is None:
+            return None
+    else:
+        response, prompt, versions = rollout.response_ids, rollout.prompt_ids, rollout.response_model_steps
+        mask, logprobs = rollout.response_mask, rollout.logprobs
+        status, stated = rollout.status, rollout.seq_staleness
+        reward = getattr(rollout, "reward", None)
+        if not (
+            type(response) is type(prompt) is type(versions) is list
+            and (type(mask) is list or mask is None)
+            and (type(logprobs) is list or logprobs is None)
+        ):
+            return None
+        if type(status) is not Status:
+            status = read_status(status)
+        if stated != 0:
+            stated = read_seq_staleness(rollout)
+        beside = 0
+        if not holds_only_tokens(rollout):
+            num_tokens = getattr(rollout, "num_tokens", None)
+            ids, labels = getattr(rollout, "input_ids", None), getattr(rollout, "labels", None)
+            beside = count_bytes_beside_tokens(rollout)
+    if ids is not None or labels is not None:
         return None
     length, stamped = len(response), len(versions)
     missing = length - stamped
@@ -89,68 +115,32 @@ def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
         counts, newest = {model_step: missing}, model_step
     else:
         counts, newest = {}, None
+    num_bytes = beside
+    for held in (response, prompt, versions, mask, logprobs):
+        if own:
+            if held is not None:
+                num_bytes += held.nbytes
+        elif held:
+            if type(held[0]) not in _PLAIN:
+                num_bytes = count_bytes(rollout)
+                break
+            num_bytes += 8 * len(held)
     return Member(
         status,
         stated,
         reward if type(reward) is float else read_score(reward),
         len(prompt) + length if num_tokens is None else count_tokens(rollout),
-        _own_bytes(rollout, fields[:5]) if own else _list_bytes(rollout, fields[:5]),
+        num_bytes,
         counts,
         newest,
         length,
     )
 
 
-def _own_bytes(rollout: Rollout, tokens: tuple[Any, ...]) -> int:
-    """Return `count_bytes` of a rollout whose arrays and runs were read."""
-    num_bytes = 0
-    for held in tokens:
-        if held is not None:
-            num_bytes += held.nbytes
-    return num_bytes + count_bytes_beside_tokens(rollout)
-
-
-def _list_bytes(rollout: Any, tokens: tuple[Any, ...]) -> int:
-    """Return `count_bytes` of a rollout whose lists were read: 8 bytes an entry, if those are plain numbers."""
-    entries = 0
-    for held in tokens:
-        if held:
-            if type(held[0]) not in _PLAIN:
-                return count_bytes(rollout)
-            entries += len(held)
-    return 8 * entries + count_bytes_beside_tokens(rollout)
-
-
 _PLAIN = (int, float)
 
-# All at once and past the properties; in the order of `_read_lists`.
+# All at once and past the properties.
 _read_own = attrgetter(
     *("_response_ids", "_prompt_ids", "_response_model_steps", "_response_mask", "_logprobs"),
     *("_status", "_seq_staleness", "reward", "_num_tokens", "_input_ids", "_labels"),
 )
-
-
-def _read_lists(rollout: Any) -> tuple[Any, ...]:
-    """Return the same fields of any object, without response if not all tokens are in lists."""
-    response, prompt, versions = rollout.response_ids, rollout.prompt_ids, rollout.response_model_steps
-    mask, logprobs = rollout.response_mask, rollout.logprobs
-    status, stated = rollout.status, rollout.seq_staleness
-    if not (
-        type(response) is type(prompt) is type(versions) is list
-        and (mask is None or type(mask) is list)
-        and (logprobs is None or type(logprobs) is list)
-    ):
-        response = None
-    return (
-        response,
-        prompt,
-        versions,
-        mask,
-        logprobs,
-        status if type(status) is Status else read_status(status),
-        0 if stated == 0 else read_seq_staleness(rollout),
-        getattr(rollout, "reward", None),
-        getattr(rollout, "num_tokens", None),
-        getattr(rollout, "input_ids", None),
-        getattr(rollout, "labels", None),
-    )

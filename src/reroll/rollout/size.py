@@ -26,6 +26,26 @@ def count_bytes_beside_tokens(rollout: Any) -> int:
     return sum(map(_count, held)) if held else 0
 
 
+def holds_only_tokens(rollout: Any) -> bool:
+    """Return whether a foreign object has no other heavy field than those with an entry per token, nor a `num_tokens`.
+
+    Quick, for most have none: it is known of their class, or one look into their `__dict__` tells.
+    """
+    known = _ONLY_TOKENS[type(rollout)]
+    return _OTHERS.isdisjoint(rollout.__dict__) if known is None else known
+
+
+class _OnlyTokens(dict[type, bool | None]):
+    """By class: whether its objects hold nothing but tokens; None: their `__dict__` tells."""
+
+    def __missing__(self, kind: type) -> bool | None:
+        if hasattr(kind, "__getattr__") or any(hasattr(kind, field) for field in _OTHERS):
+            self[kind] = False
+        else:
+            self[kind] = None if kind.__dictoffset__ else True
+        return self[kind]
+
+
 class _FieldsOf(dict[type, tuple[tuple[str, ...], tuple[str, ...]]]):
     """By class: which fields to ask each object for, and which it may have besides, in its `__dict__`.
 
@@ -46,6 +66,8 @@ class _FieldsOf(dict[type, tuple[tuple[str, ...], tuple[str, ...]]]):
 
 _ALL = _FieldsOf(HEAVY_FIELDS)
 _BESIDE_TOKENS = _FieldsOf(tuple(field for field in HEAVY_FIELDS if field not in TOKEN_FIELDS))
+_OTHERS = frozenset(HEAVY_FIELDS).difference(TOKEN_FIELDS) | {"num_tokens"}
+_ONLY_TOKENS = _OnlyTokens()
 
 
 def _held(rollout: Any, fields_of: _FieldsOf) -> list[Any]:

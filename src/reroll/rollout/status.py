@@ -22,11 +22,8 @@ class Status(StrEnum):
         """Return the status that an enum member or its string names; anything else is an InvalidArgument."""
         if isinstance(value, cls):
             return value
-        if isinstance(value, str):
-            try:
-                return cls(value)
-            except ValueError:
-                pass
+        if isinstance(value, str) and value in _BY_TEXT:
+            return _BY_TEXT[value]
         names = ", ".join(status.value for status in cls)
         raise InvalidArgument(f"{value!r} is not a status; use reroll.Status or one of: {names}")
 
