@@ -108,9 +108,10 @@ def view(address: str) -> None:
             for key, _ in ready.select():
                 got = key.fileobj.recv(1 << 16)
                 came = got.count(b"event: frame")
-                if came and len(frames) == VIEWERS - 1 and not frames[key.fd]:
+                is_last_to_come = bool(came) and key.fd not in frames and len(frames) == VIEWERS - 1
+                frames.update([key.fd] * came)
+                if is_last_to_come:
                     say(None)
-                frames[key.fd] += came
                 if not got:
                     ready.unregister(key.fileobj)
                     key.fileobj.close()
