@@ -227,7 +227,11 @@ def main() -> int:
         ],
     )
     claims = [
-        Claim("a group costs less than 2 % more while ten look", f"{ratio - 1:.1%}", ratio < 1.02),
+        Claim(
+            "a group costs less than 2 % more while ten look",
+            f"{ratio - 1:.1%}",
+            ratio < 1.02 if busy > 0.5 else None,
+        ),
         Claim(
             "ten viewers take less than 2 % of a processor from a server at work", f"{lost:.1%}", lost < 0.02
         ),
