@@ -23,7 +23,7 @@ PICTURES = ROOT / "docs/pictures"
 REROLL = [sys.executable, "-c", "from reroll.cli import main; main()"]
 
 sys.path.insert(0, str(ROOT / "tests"))
-from browsing import launched  # noqa: E402  (the browser of the tests)
+from browsing import launched, until  # noqa: E402  (the browser of the tests)
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ def groups(page: Page) -> None:
 def one_group(page: Page) -> None:
     page.fill("#where", '{"task_name": "chat", "attempts": {"$gt": 1}}')
     page.press("#where", "Enter")
-    page.wait_for_function("document.querySelector('#matches').textContent.includes('match')")
+    until(page, "document.querySelector('#matches').textContent.includes('match')")
     page.locator("#table tbody tr").first.click()
     page.wait_for_selector(".response")
 
