@@ -21,6 +21,24 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile`, let one process run all tests that need Ray: two clusters at once are heavy."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415
+
+    class OneCluster(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return (
+                "ray"
+                if nodeid.startswith(("tests/ray_buffer/", "tests/ray_refs/"))
+                else super()._split_scope(nodeid)
+            )
+
+    return OneCluster(config, log)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """Three nodes of Ray on this machine, for all tests that need Ray; it is started once, and leaves nothing behind.

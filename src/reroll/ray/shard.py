@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from reroll.buffer.batch import Batch
@@ -101,9 +101,13 @@ class Shard:
         """Carry out a call, once however often it comes."""
         return await self._calls.reply(request)
 
-    async def calls(self, requests: list[Request]) -> list[Reply | None]:
-        """Carry out several calls; None for those that have to wait: `call` them again."""
+    async def calls(self, requests: Sequence[Request]) -> dict[str, Reply]:
+        """Carry out several calls; ask by `late` for the replies of those that have to wait."""
         return await self._calls.replies(requests, _PATIENCE_S)
+
+    async def late(self, numbers: Sequence[str]) -> dict[str, Reply | None]:
+        """Wait for calls that were asked for before; None for those that another process was asked for."""
+        return await self._calls.late(numbers)
 
     async def cancel(self, number: str) -> None:
         """Let a call not have happened."""

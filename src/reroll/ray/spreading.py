@@ -25,7 +25,7 @@ from reroll.buffer.watching import Watch
 from reroll.config import ReplayBufferConfig
 from reroll.engine.limiters import limiter_of
 from reroll.errors import InvalidArgument, NotStorable, UnknownUid, WaitTimeout
-from reroll.ray.calling import Line
+from reroll.ray.calling import Line, time_left
 from reroll.ray.dividing import limiter_part
 from reroll.ray.handing import HandOut
 from reroll.ray.holding import this_holder
@@ -99,12 +99,13 @@ class Spread:
             return stored
         timeout = 0.0
         while True:
-            # All are asked first; then the emptiest is waited for, a while, where others wait in order.
+            # All are asked first; then the emptiest is waited for, a while, where others wait in order. One that is away
+            # is waited for as long as the caller waits: it may have stored the group.
             for line in self._emptiest_first(task)[: None if timeout == 0 else 1]:
                 line.underway += 1
                 try:
                     stored = await line.call(
-                        "put", {**sent, "timeout": timeout}, timeout=timeout, together=True
+                        "put", {**sent, "timeout": timeout}, timeout=time_left(deadline), together=True
                     )
                 except WaitTimeout as error:
                     last = error
@@ -119,10 +120,9 @@ class Spread:
 
     async def _fetched(self, refs: Sequence[Any], deadline: float | None) -> list[Any]:
         """Return what references stand for. Raises WaitTimeout, NotStorable."""
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
         fetching = asyncio.gather(*(asyncio.wrap_future(ref.future()) for ref in refs))
         try:
-            return list(await asyncio.wait_for(fetching, left))
+            return list(await asyncio.wait_for(fetching, time_left(deadline)))
         except TimeoutError as error:
             raise WaitTimeout(
                 "put timed out; nothing was changed. A reference in the group is not ready"
@@ -175,7 +175,7 @@ class Spread:
             for line in self._emptiest_first(arguments["task_name"])[: None if limit == 0 else 1]:
                 try:
                     granted = await line.call(
-                        "reserve", {**arguments, "timeout": limit}, timeout=limit, holder=who
+                        "reserve", {**arguments, "timeout": limit}, timeout=time_left(deadline), holder=who
                     )
                 except WaitTimeout as error:
                     last = error
