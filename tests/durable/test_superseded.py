@@ -103,6 +103,29 @@ async def test_one_of_two_that_wait_for_room_is_refused(tmp_path):
     await buffer.close()
 
 
+@pytest.mark.parametrize("acks", [True, False])
+async def test_a_put_while_the_group_is_lent_to_another(tmp_path, acks):
+    buffer = fifo(tmp_path / "store")
+    await buffer.put(group(status="aborted"), TASK)
+    (first,) = await buffer.get(1, TASK, "aborted")
+    reopened = crashed(buffer)
+    lent = await reopened.lease({TASK: 1}, group_status="aborted")
+    for _ in range(2):
+        with pytest.raises(Superseded):
+            await reopened.put(rolled(first), TASK, put_id="first")
+    if acks:
+        await lent.ack()
+        assert await reopened.put(rolled(lent.groups[TASK][0]), TASK) == 1
+        with pytest.raises(Superseded):
+            await reopened.put(first, TASK, put_id="first")
+    else:
+        await lent.nack()
+        assert await reopened.put(first, TASK, put_id="first") == 1, "it is nobody else's again"
+    await check(reopened, refused=3 if acks else 2)
+    for each in (buffer, reopened):
+        await each.close()
+
+
 async def test_what_comes_back_unfinished_goes_round_as_any_other(tmp_path):
     buffer, first, second = await handed_out_twice(tmp_path / "store")
     await buffer.put(rolled(first, status="aborted"), TASK)

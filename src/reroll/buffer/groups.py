@@ -93,14 +93,17 @@ class Groups(Expiring):
         return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
 
     def check_turn(self, put: Put, *, has_waited: bool = False) -> None:
-        """Raise Superseded, and count it, if another producer has put the group; InvalidArgument if it is not out.
+        """Raise Superseded, and count it, if the group is another producer's now; InvalidArgument if it is not out.
 
         One that was given up while its put waited is a new group.
         """
         uid = put.continues
-        if uid is not None and (not has_waited or uid in self.out.superseded):
+        if uid is None:
+            return
+        is_lent = uid in self.out.returned and not self._is_home(uid)
+        if is_lent or not has_waited or uid in self.out.superseded:
             try:
-                self.out.check(uid)
+                self.out.check(uid, is_lent=is_lent)
             except Superseded:
                 self.flow.superseded(put.task.name)
                 raise
@@ -397,16 +400,21 @@ class Groups(Expiring):
 
     def _is_out(self, uid: int) -> bool:
         """Return whether a group is out; one that came back because its holder seemed dead goes out once more."""
-        columns, slot = self.engine.columns, self._slot_of.get(uid)
-        if uid in self.out.returned and slot is not None:
+        if uid in self.out.returned and self._is_home(uid):
             self.out.returned.discard(uid)
-            status = int(columns.status[slot])
-            if columns.place[slot] == RESIDENT and status in RETURNING:
-                task = list(self.engine.tasks.values())[columns.task[slot]]
-                self.engine.lift(task, status, np.array([slot]), OUT)
-                task.rolling += 1
-                self.out.add(self._group(slot))
+            columns, slot = self.engine.columns, self._slot_of[uid]
+            task = list(self.engine.tasks.values())[columns.task[slot]]
+            self.engine.lift(task, int(columns.status[slot]), np.array([slot]), OUT)
+            task.rolling += 1
+            self.out.add(self._group(slot))
         return uid in self.out
+
+    def _is_home(self, uid: int) -> bool:
+        """Return whether a group is in its pool, to be rolled again."""
+        columns, slot = self.engine.columns, self._slot_of.get(uid)
+        return slot is not None and bool(
+            columns.place[slot] == RESIDENT and columns.status[slot] in RETURNING
+        )
 
     def _check_task(self, slot: int, task_name: str) -> None:
         own = list(self.engine.tasks)[self.engine.columns.task[slot]]

@@ -125,14 +125,14 @@ class Out:
         """Return whether a group may be put by somebody who holds it."""
         return uid in self._since or uid in self.returned
 
-    def check(self, uid: int) -> None:
-        """Raise Superseded for a group that another holder has put, InvalidArgument for any that is not out."""
-        if self.is_awaited(uid):
+    def check(self, uid: int, *, is_lent: bool) -> None:
+        """Raise Superseded for a group that is somebody else's now, InvalidArgument for any other that is not out."""
+        if self.is_awaited(uid) and not is_lent:
             return
-        if uid in self.superseded:
+        if is_lent or uid in self.superseded:
             raise Superseded(
-                f"group {uid} came back when the buffer was opened again, another producer took it, and has put it: this "
-                "result is not stored. Go on with the next group; or set group_uid to None, and put it as a new one"
+                f"group {uid} came back when the buffer was opened again, and another producer took it: this result is not "
+                "stored. Go on with the next group; or set group_uid to None, and put it as a new one"
             )
         raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
 

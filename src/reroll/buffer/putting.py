@@ -62,7 +62,7 @@ class Putting(Shell):
             reservation: what `reserve` gave; this group is one of its. One that has ended by time is as none.
             timeout: seconds to wait at most.
 
-        Raises InvalidArgument (naming rollout and field), Superseded (another producer has put this group), WaitTimeout,
+        Raises InvalidArgument (naming rollout and field), Superseded (another producer has this group), WaitTimeout,
         Closed: then nothing has changed.
 
         """
