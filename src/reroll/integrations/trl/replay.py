@@ -6,6 +6,7 @@ draws others, and every rank gets its part of the result. What is drawn, and how
 
 from collections.abc import Callable, Mapping, Sequence
 from os.path import join
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,11 +22,7 @@ from reroll.errors import InvalidConfig
 from reroll.integrations.trl.memory import GroupMemory
 from reroll.integrations.trl.rows import LOGPROBS, TOTAL, batch_of, loss_mask, rollouts_of
 
-if TYPE_CHECKING:
-    _Trainer = GRPOTrainer
-else:
-    _Trainer = object
-
+_Trainer: Any = GRPOTrainer if TYPE_CHECKING else object
 _ON_POLICY = "on_policy"
 """Of a row whose old log-probs are those of the loss's own forward pass."""
 
@@ -44,7 +41,7 @@ class ReplayMixin(_Trainer):
     def __init__(
         self,
         *args: Any,
-        replay_buffer: ReplayBufferConfig | Mapping[str, Any] | None = (),  # type: ignore[assignment]
+        replay_buffer: ReplayBufferConfig | Mapping[str, Any] | None = MappingProxyType({}),
         replay_share: float | None = None,
         **kwargs: Any,
     ) -> None:
@@ -60,14 +57,14 @@ class ReplayMixin(_Trainer):
         if self.accelerator.is_main_process:
             every = self.args.save_steps if self.args.save_steps >= 1 else 0
             self._memory = GroupMemory(
-                replay_buffer or {}, share=replay_share, seed=self.args.seed, kept_steps=2 * int(every)
+                replay_buffer, share=replay_share, seed=self.args.seed, kept_steps=2 * int(every)
             )
         self.add_callback(_InStep(self))
 
     @property
     def replay_buffer(self) -> BlockingReplayBuffer | None:
         """The buffer; None on all ranks but the main one, and without replay."""
-        return self._memory and self._memory.buffer
+        return None if self._memory is None else self._memory.buffer
 
     # --- what TRL calls
 
