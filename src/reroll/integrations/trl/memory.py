@@ -147,6 +147,7 @@ class GroupMemory:
     def _drawn(self, wanted: Sequence[int], step: int, done_at: int) -> list[Any]:
         if not wanted:
             return []
-        batch = self.buffer.lease({TASK: len(wanted)}, train_step=step).take()
+        lease: Any = self.buffer.lease
+        batch: BlockingBatch = lease({TASK: len(wanted)}, train_step=step).take()
         self._lent.append((done_at, batch))
         return batch.samples[TASK]
