@@ -3,15 +3,13 @@
 import queue
 import random
 import threading
-import time
 
 import numpy as np
+import tiny
 import torch
 from torch.nn import functional
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-
-import tiny
 
 
 def samples_of(position, version, *, size=4, form="arrays"):
@@ -125,9 +123,7 @@ class CpuKernel:
             *(part.tolist() for part in (cu_q[:-1], cu_q[1:], cu_k[:-1], cu_k[1:])), strict=True
         ):
             queries = q[first_q:end_q].transpose(0, 1)
-            keys, values = (
-                x[first_k:end_k].transpose(0, 1).repeat_interleave(groups, dim=0) for x in (k, v)
-            )
+            keys, values = (x[first_k:end_k].transpose(0, 1).repeat_interleave(groups, dim=0) for x in (k, v))
             rows, columns = queries.shape[1], keys.shape[1]
             seen = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
             out[first_q:end_q] = functional.scaled_dot_product_attention(

@@ -71,7 +71,7 @@ def arguments(where, **options):
             "bf16": False,
             "seed": 3,
             "disable_tqdm": True,
-            "temperature": 1.0,
+            "generation_kwargs": {"suppress_tokens": [0]},  # so that 0 is padding, wherever it stands
             **options,
         },
     )

@@ -19,9 +19,12 @@ from reroll.rollout import Rollout
 TASK: Final = "train"
 FOLDER: Final = "replay_buffer"
 """Where a checkpoint of the trainer has a buffer that is in memory."""
-DEFAULTS: Final[Mapping[str, Any]] = {
-    **{"capacity": 256, "remover": "fifo", "sampler": Prioritized(half_life=8)},
-    **{"max_times_sampled": 4, "max_age": 16},
+DEFAULTS: Final = {
+    "capacity": 256,
+    "remover": "fifo",
+    "sampler": Prioritized(half_life=8),
+    "max_times_sampled": 4,
+    "max_age": 16,
 }
 
 
@@ -41,10 +44,16 @@ class GroupMemory(TrainerCallback):
         if share is not None and not 0 < share <= 1:
             raise InvalidConfig(f"replay_share is a part of a batch, above 0 and at most 1, not {share}")
         if isinstance(config, Mapping):
-            kept = {"max_uncommitted_steps": max(64, 2 * int(trainer.args.save_steps))} if config.get("store") else {}
+            kept = (
+                {"max_uncommitted_steps": max(64, 2 * int(trainer.args.save_steps))}
+                if config.get("store")
+                else {}
+            )
             config = ReplayBufferConfig(**{**DEFAULTS, "seed": trainer.args.seed, **kept, **config})
         if config.capacity is not None and config.remover is None:
-            raise InvalidConfig("the trainer would wait for itself when the buffer is full: give it remover='fifo'")
+            raise InvalidConfig(
+                "the trainer would wait for itself when the buffer is full: give it remover='fifo'"
+            )
         self._trainer, self._config, self._share = trainer, config, share
         self._lent: list[tuple[int, Any]] = []
         self._generation = (-1, 0)
@@ -79,7 +88,7 @@ class GroupMemory(TrainerCallback):
         if self._config.store is None:
             self.buffer.save(checkpoint / FOLDER)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Become what belongs to the step that the trainer goes on after. Raises CannotRewind as `rewind` does."""
         checkpoint = self._trainer._resumed_from
         if self._config.store is not None:
@@ -92,22 +101,21 @@ class GroupMemory(TrainerCallback):
             else:
                 warnings.warn(f"{checkpoint} has no {FOLDER}: replay begins with nothing", stacklevel=2)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count the uses of what this step was the last to train."""
         for done_at, batch in self._lent:
             if done_at <= self._trainer._step:
                 batch.ack(train_step=state.global_step)
         self._lent = [lent for lent in self._lent if lent[0] > self._trainer._step]
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Tell that the trainer's checkpoint is on disk."""
         self.buffer.commit(state.global_step)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Give back what was not trained to its end."""
-        for _, batch in self._lent:
-            batch.nack()
-        self._lent.clear()
+        while self._lent:
+            self._lent.pop()[1].nack()
 
     def _drawn(self, number: int, step: int) -> list[Any]:
         lease: Any = self.buffer.lease

@@ -34,6 +34,7 @@ class ReplayMixin(_Trainer):
             differ.
 
     Raises InvalidConfig for data with images, and for a reference model that changes.
+
     """
 
     def __init__(
@@ -61,13 +62,19 @@ class ReplayMixin(_Trainer):
     def _refuse_what_cannot_be_replayed(self) -> None:
         columns = getattr(self.train_dataset, "column_names", None) or ()
         if images := {"image", "images"}.intersection(columns):
-            raise InvalidConfig(f"{sorted(images)} of the data set cannot be replayed: give replay_buffer=None")
+            raise InvalidConfig(
+                f"{sorted(images)} of the data set cannot be replayed: give replay_buffer=None"
+            )
         if self.args.sync_ref_model and self.beta:
-            raise InvalidConfig("replayed groups have log-probs of the first reference: give sync_ref_model=False")
+            raise InvalidConfig(
+                "replayed groups have log-probs of the first reference: give sync_ref_model=False"
+            )
 
     # --- what TRL calls
 
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Any:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         self._scored = rewards, [len(ids) for ids in completion_ids_list]
         return rewards
@@ -97,7 +104,9 @@ class ReplayMixin(_Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self._memory is not None:  # first, so that a whole checkpoint of the trainer always has it
-            self._memory.save(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
+            self._memory.save(
+                Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+            )
         super()._save_checkpoint(model, trial)
 
     # ---
@@ -127,19 +136,28 @@ class ReplayMixin(_Trainer):
     def _logprobs_of(self, batch: Mapping[str, Any]) -> Any:
         """Return the log-probs of completions by the policy that has just made them."""
         ids, mask = (
-            torch.cat([batch[f"prompt_{kind}"], batch[f"completion_{kind}"]], dim=1) for kind in ("ids", "mask")
+            torch.cat([batch[f"prompt_{kind}"], batch[f"completion_{kind}"]], dim=1)
+            for kind in ("ids", "mask")
         )
         kept, size = batch["completion_ids"].size(1), self.args.per_device_train_batch_size
-        with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+        with (
+            torch.no_grad(),
+            disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs),
+        ):
             return self._get_per_token_logps_and_entropies(self.model, ids, mask, kept, batch_size=size)[0]
 
     def _signals(self, groups: Sequence[Sequence[Any]], by_function: Any, rewards: Any) -> list[float]:
         """Return the mean absolute advantage of each group, or 0 where what advantages are made of does not differ."""
         is_sum = self.multi_objective_aggregation == "sum_then_normalize"
         scores = (rewards.unsqueeze(1) if is_sum else by_function).unflatten(0, (len(groups), -1))
-        high, low = scores.nan_to_num(nan=-torch.inf).amax(dim=1), scores.nan_to_num(nan=torch.inf).amin(dim=1)
+        high, low = (
+            scores.nan_to_num(nan=-torch.inf).amax(dim=1),
+            scores.nan_to_num(nan=torch.inf).amin(dim=1),
+        )
         differs = ((high > low) & ~torch.isclose(high, low)).any(dim=1).tolist()
-        sizes = [sum(abs(row.extra_fields["advantages"]).mean() for row in group) / len(group) for group in groups]
+        sizes = [
+            sum(abs(row.extra_fields["advantages"]).mean() for row in group) / len(group) for group in groups
+        ]
         return [float(mean) if telling else 0.0 for mean, telling in zip(sizes, differs, strict=True)]
 
 

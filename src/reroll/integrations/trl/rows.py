@@ -30,13 +30,18 @@ def rollouts_of(batch: Mapping[str, Any], lengths: Sequence[int], rewards: Seque
     rows = {name: value for name, value in batch.items() if name != TOTAL}
     odd = [name for name, value in rows.items() if not torch.is_tensor(value) or value.ndim > 2]
     if odd or any(len(value) != len(lengths) for value in rows.values()):
-        raise InvalidArgument(f"images or other values of no row or token cannot be replayed: {odd or list(rows)}")
+        raise InvalidArgument(
+            f"images or other values of no row or token cannot be replayed: {odd or list(rows)}"
+        )
     rows = {name: value.detach().cpu() for name, value in rows.items()}
     rows["loss_mask"] = loss_mask(rows)
     made = []
     for row, (length, reward) in enumerate(zip(lengths, rewards, strict=True)):
         prompt = rows["prompt_ids"][row][rows["prompt_mask"][row].bool()]
-        of = {name: _plain(value[row, :length] if value.ndim == 2 else value[row]) for name, value in rows.items()}
+        of = {
+            name: _plain(value[row, :length] if value.ndim == 2 else value[row])
+            for name, value in rows.items()
+        }
         made.append(
             Rollout(
                 prompt_ids=_plain(prompt),
@@ -66,15 +71,18 @@ def batch_of(
         is_one = all(len(row) == 1 for row in rows)  # for a whole completion, and repeated for each token
         return pad(rows, padding, side, None if is_one else multiple)
 
+    prompts: list[Any] = [one.prompt_ids for one in rollouts]
     made = {
-        "prompt_ids": joined("prompt_ids", [one.prompt_ids for one in rollouts], pad_token_id, "left"),
+        "prompt_ids": joined("prompt_ids", prompts, pad_token_id, "left"),
         "completion_ids": joined("completion_ids", [one.response_ids for one in rollouts], pad_token_id),
         LOGPROBS: joined(LOGPROBS, [one.logprobs for one in rollouts]),
     }
-    made["prompt_mask"] = joined("prompt_mask", [[1] * len(one.prompt_ids) for one in rollouts], 0, "left")
+    made["prompt_mask"] = joined("prompt_mask", [[1] * len(ids) for ids in prompts], 0, "left")
     rest = [name for name in like if name not in _FIELDS]
     if lacking := [name for name in rest if any(name not in one.extra_fields for one in rollouts)]:
-        raise InvalidArgument(f"the store has groups without {lacking}, of other settings: give this run another store")
+        raise InvalidArgument(
+            f"the store has groups without {lacking}, of other settings: give this run another store"
+        )
     for name in rest:
         made[name] = joined(name, [one.extra_fields[name] for one in rollouts], _PADDING.get(name, 0))
     return made

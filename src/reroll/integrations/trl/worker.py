@@ -7,7 +7,7 @@ What a training step has used is told by the trainer's own collator, which the l
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Self
@@ -54,16 +54,27 @@ class RerollRolloutWorker(TrainerCallback):
         self._trainer: Any = None
         self._failure: Exception | None = None
         self._stopping, self._thread = threading.Event(), threading.Thread()
-        self._versions: dict[int, int] = {}  # by TRL's number: the last training step, which reroll calls the version
+        self._versions: dict[
+            int, int
+        ] = {}  # by TRL's number: the last training step, which reroll calls the version
         self._samples: deque[Any] = deque()  # of the last group that was handed out
-        self._lent: deque[tuple[int, int, Any]] = deque()  # position, samples and lease, in the order of the hand-out
+        self._lent: deque[tuple[int, int, Any]] = (
+            deque()
+        )  # position, samples and lease, in the order of the hand-out
         self._collated: deque[int] = deque()  # samples of micro-batches that are not trained yet
         self._surplus = 0  # trained samples of the first group that is lent
+        self._begun: Sequence[int] | None = (
+            None  # a group, and how many of its samples the checkpoint has trained
+        )
 
     def attach(self, trainer: Any) -> Self:
         """Follow this trainer's steps and checkpoints."""
         self._trainer = trainer
         if trainer.accelerator.is_main_process:
+            # In steps, where TRL counts versions, which come every so many steps.
+            age = (trainer.args.max_staleness + 1) * trainer.args.weight_sync_steps - 1
+            limit = age if self._config.max_age is None else min(age, self._config.max_age)
+            self._config = self._config.model_copy(update={"max_age": limit})
             self.replay_buffer = self._config.build_blocking()
             trainer._trained_groups = _Collated(self._collated)
             # Before TRL's own: the buffer goes back before the worker starts, and is told of uses before versions.
@@ -81,9 +92,8 @@ class RerollRolloutWorker(TrainerCallback):
             except WaitTimeout:
                 raise queue.Empty from None
             (group,) = batch.groups[TASK]
-            begun, samples = self._begun, group[0].group_id
-            if begun and begun[0] == group[0].group_id:  # its first samples are in the checkpoint
-                group, self._begun = group[begun[1] :], None
+            if self._begun and self._begun[0] == group[0].group_id:  # its first samples are in the checkpoint
+                group, self._begun = group[self._begun[1] :], None
             self._lent.append((group[0].group_id, len(group), batch))
             self._samples.extend(self._shown(group))
         return self._samples.popleft()
@@ -93,15 +103,12 @@ class RerollRolloutWorker(TrainerCallback):
         return self.replay_buffer.count(TASK, Status.COMPLETED)
 
     def update_model_version(self, model_version: int) -> None:
-        """Advance the buffer: what is too stale for this version is dropped, by whole groups."""
+        """Advance the buffer. Raises InvalidArgument if it follows no trainer."""
+        if self._trainer is None:
+            raise InvalidArgument("call attach(trainer) before train(): the buffer follows its steps")
         self._versions[model_version] = self._step
         self._worker.update_model_version(model_version)
         self.replay_buffer.advance(self._step)
-        self.replay_buffer.refresh_staleness(
-            task_stale_thresholds={TASK: self._stale_at},
-            current_train_step=self._step + 1,
-            expired_groups_retryable_by_task={TASK: False},
-        )
 
     def start(self) -> None:
         """Start the worker, and what reads from it."""
@@ -129,11 +136,10 @@ class RerollRolloutWorker(TrainerCallback):
 
     # --- what it calls of a callback
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Go back to the checkpoint that the trainer starts from, and ask only for what is neither trained nor here."""
         note = state.stateful_callbacks.get(_NOTE) or {"first": 0, "others": [], "begun": None, "version": 0}
         self._step, self._surplus, self._failure, self._begun = state.global_step, 0, None, None
-        self._stale_at = args.max_staleness * args.weight_sync_steps + 1
         self._trained = {*range(note["first"]), *note["others"]}
         if self._config.store is not None:
             self.replay_buffer.rewind(state.global_step)
@@ -144,10 +150,12 @@ class RerollRolloutWorker(TrainerCallback):
         if (options := getattr(self._worker, "_loop_kwargs", None)) is not None:
             options["dataset_start_index"] = self._first = _gap(self._known)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Acknowledge the groups whose last sample this step has trained, and note for a checkpoint what is trained."""
         self._step = state.global_step
-        self._surplus += sum(self._collated.popleft() for _ in range(self._trainer.current_gradient_accumulation_steps))
+        self._surplus += sum(
+            self._collated.popleft() for _ in range(self._trainer.current_gradient_accumulation_steps)
+        )
         while self._lent and self._lent[0][1] <= self._surplus:
             position, size, batch = self._lent.popleft()
             self._surplus -= size
@@ -157,11 +165,11 @@ class RerollRolloutWorker(TrainerCallback):
         state.stateful_callbacks[_NOTE] = {
             "first": first,
             "others": sorted(position for position in self._trained if position > first),
-            "begun": [self._lent[0][0], self._surplus] if self._surplus else None,
-            "version": self._trainer.model_version,
+            "begun": (self._lent[0][0], self._surplus) if self._surplus else None,
+            "version": self._trainer.model_version + 1,  # of the weights that this step has made
         }
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Tell that the trainer's checkpoint is on disk."""
         self.replay_buffer.commit(state.global_step)
 
@@ -195,21 +203,16 @@ class RerollRolloutWorker(TrainerCallback):
         fits = budget <= 0 or all(len(sample.input_ids) <= budget for sample in samples)
         status = Status.COMPLETED if fits else Status.FILTERED  # else TRL drops the long sample alone
         group = [SampleRollout.of(sample, position, status) for sample in samples]
+        version = self._versions.get(samples[0].model_version, self._step)
         while position not in self._known and not self._stopping.is_set():
             try:
-                self.replay_buffer.release(self.replay_buffer.reserve(1, TASK, timeout=_LOOK_S))  # may one more come?
-                self.replay_buffer.put(
-                    group,
-                    TASK,
-                    model_step=self._versions.get(samples[0].model_version, self._step),
-                    current_train_step=self._step + 1,
-                    stale_threshold=self._stale_at,
-                    expired_groups_retryable=False,
-                    timeout=_LOOK_S,
-                )
+                self.replay_buffer.release(
+                    self.replay_buffer.reserve(1, TASK, timeout=_LOOK_S)
+                )  # may one more come?
+                self.replay_buffer.put(group, TASK, model_step=version, timeout=_LOOK_S)
+                self._known.add(position)
             except WaitTimeout:
                 continue
-            self._known.add(position)
 
 
 def _gap(positions: set[int]) -> int:
