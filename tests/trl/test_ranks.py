@@ -1,6 +1,7 @@
 """Two ranks by torchrun: groups that straddle them, one buffer, the same result on both."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,10 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from tiny import parameters
-from watched import Watched, run
+from tiny import prompts
+from watched import run
 where, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-trainer = run(where, **options)
+trainer = run(where, data=prompts(48), **options)
 rank = trainer.accelerator.process_index
 (where / f"rank{rank}.json").write_text(json.dumps({
     "generated": trainer.generated,
@@ -36,7 +38,7 @@ def ranks(where, **options):
     done = subprocess.run(
         [*launch, str(where / "script.py"), str(where), json.dumps(options)],
         cwd=Path(__file__).parent,
-        env={**__import__("os").environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -49,7 +51,7 @@ def ranks(where, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_generations": 4, "per_device_train_batch_size": 6},  # the middle one of three groups is on both
+        {"num_generations": 4, "per_device_train_batch_size": 6, "replay_share": 0.5},  # the middle one of three groups is on both
         {"num_generations": 2, "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "beta": 0.1},
     ],
     ids=["straddling", "accumulated, with a reference"],

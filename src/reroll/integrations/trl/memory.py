@@ -19,6 +19,7 @@ from reroll.rollout import Rollout
 TASK: Final = "train"
 FOLDER: Final = "replay_buffer"
 """Where a checkpoint of the trainer has a buffer that is in memory."""
+MADE_HERE: Final = {"made_here": True}
 DEFAULTS: Final = {
     "capacity": 256,
     "remover": "fifo",
@@ -56,7 +57,6 @@ class GroupMemory(TrainerCallback):
             )
         self._trainer, self._config, self._share = trainer, config, share
         self._lent: list[tuple[int, Any]] = []
-        self._generation = (-1, 0)
         self.buffer: BlockingReplayBuffer = config.build_blocking()
 
     def exchange(self, groups: Sequence[list[Rollout]], signals: Sequence[float]) -> dict[int, list[Rollout]]:
@@ -69,13 +69,10 @@ class GroupMemory(TrainerCallback):
         if self._share is not None:
             wanted = least[: round(self._share * len(groups))]
         given = self._drawn(len(wanted), step + 1) if wanted else []
-        self._generation = (step, self._generation[1] + 1 if self._generation[0] == step else 0)
-        for number, (group, signal) in enumerate(zip(groups, signals, strict=True)):
+        for group, signal in zip(groups, signals, strict=True):
             if signal:
-                # A durable buffer has what was put after the last checkpoint, and gets it again after a crash.
-                put_id = f"{step}.{self._generation[1]}.{number}" if self._config.store else None
                 priority = None if self._config.priority_signal else signal
-                self.buffer.put(group, TASK, model_step=step, priority=priority, put_id=put_id, timeout=0)
+                self.buffer.put(group, TASK, model_step=step, priority=priority, tags=MADE_HERE, timeout=0)
         metrics = {"groups": len(given), "without_signal": signals.count(0.0), "size": len(self.buffer)}
         if given:
             metrics["staleness"] = sum(sample.info.staleness for sample in given) / len(given)
@@ -93,6 +90,8 @@ class GroupMemory(TrainerCallback):
         checkpoint = self._trainer._resumed_from
         if self._config.store is not None:
             self.buffer.rewind(state.global_step)
+            # The trainer makes these again, of the same prompts.
+            self.buffer.delete({"version": {"$gte": state.global_step}, "tags.made_here": True})
         elif checkpoint is not None:
             self.buffer.close()
             self.buffer = self._config.build_blocking()
