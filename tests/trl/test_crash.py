@@ -38,7 +38,9 @@ def test_nothing_is_lost_nothing_twice_and_in_the_same_order(tmp_path, kind):
     for place in ("resident", "leased", "uncommitted", "consumed"):
         assert one[place] == other[place]
     made_again = other["deleted"].groups
-    assert (made_again > 0) == (kind == "disk"), "what was made after the checkpoint was on disk, and is made again"
+    assert (made_again > 0) == (kind == "disk"), (
+        "what was made after the checkpoint was on disk, and is made again"
+    )
     assert other["put"].groups == one["put"].groups + made_again
 
 

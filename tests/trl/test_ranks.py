@@ -51,8 +51,18 @@ def ranks(where, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_generations": 4, "per_device_train_batch_size": 6, "replay_share": 0.5},  # the middle one of three groups is on both
-        {"num_generations": 2, "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "beta": 0.1},
+        {
+            "num_generations": 4,
+            "per_device_train_batch_size": 6,
+            "replay_share": 0.5,
+        },  # the middle one of three groups is on both
+        {
+            "num_generations": 4,
+            "per_device_train_batch_size": 3,
+            "gradient_accumulation_steps": 2,
+            "beta": 0.1,
+            "replay_share": 0.5,
+        },
     ],
     ids=["straddling", "accumulated, with a reference"],
 )
@@ -62,7 +72,9 @@ def test_groups_stay_whole_across_ranks(tmp_path, options):
     assert (first["has_buffer"], second["has_buffer"]) == (True, False)
 
     size, known, replayed, straddled = options["num_generations"], {}, 0, 0
-    generations = zip(first["generated"], second["generated"], first["trained"], second["trained"], strict=True)
+    generations = zip(
+        first["generated"], second["generated"], first["trained"], second["trained"], strict=True
+    )
     for fresh_0, fresh_1, (trained_0, total_0), (trained_1, total_1) in generations:
         fresh, trained = fresh_0 + fresh_1, trained_0 + trained_1
         assert total_0 == total_1 == sum(sum(row["completion_mask"]) for row in trained)
@@ -74,7 +86,13 @@ def test_groups_stay_whole_across_ranks(tmp_path, options):
             replayed += not is_fresh
             straddled += not is_fresh and at < len(fresh_0) < at + size
             for row, before in zip(group, was, strict=True):
-                for name in ("prompt", "completion_ids", "completion_mask", "advantages", "ref_per_token_logps"):
+                for name in (
+                    "prompt",
+                    "completion_ids",
+                    "completion_mask",
+                    "advantages",
+                    "ref_per_token_logps",
+                ):
                     assert row.get(name) == before.get(name), name
                 if not is_fresh:
                     assert row["old_per_token_logps"] == pytest.approx(before["expected_logprobs"], abs=1e-4)
@@ -82,7 +100,12 @@ def test_groups_stay_whole_across_ranks(tmp_path, options):
     assert replayed >= 2
     assert straddled >= 1
 
-    generated = {str(row["prompt"]): step for one in (first, second) for step, rows in enumerate(one["generated"]) for row in rows}
+    generated = {
+        str(row["prompt"]): step
+        for one in (first, second)
+        for step, rows in enumerate(one["generated"])
+        for row in rows
+    }
     for step, rows in first["losses"] + second["losses"]:
         for row in rows:
             assert (generated[str(row["prompt"])] == step) == all(ratio == 1.0 for ratio in row["ratio"])
