@@ -79,7 +79,7 @@ def test_after_kill_9_nothing_is_lost_and_nothing_twice(tmp_path, shape):
         timeout=200,
     )
     assert done.returncode == -9, done.stderr[-3000:]
-    assert sorted(trace(tmp_path)) == ["1", "2", "3", "4", "5"] or sorted(trace(tmp_path)) == [1, 2, 3, 4, 5]
+    assert sorted(trace(tmp_path)) == [1, 2, 3, 4, 5]
 
     # Of the checkpoint of step 4; what step 5 had trained is trained again, and what was made since is still there.
     worker, made = train(tmp_path, resume=True, **options)
@@ -143,8 +143,9 @@ def test_what_is_too_stale_is_dropped_by_whole_groups_and_trl_drops_nothing(tmp_
 def test_a_window_holds_the_worker_back(tmp_path):
     window = StalenessWindow(1, batch=2, sync_interval=1)
     worker, _ = train(tmp_path, max_steps=6, max_staleness=1, buffer={"rate_limiter": window})
-    assert worker.replay_buffer.ledger()["train"]["expired"].groups == 0
-    assert worker.replay_buffer.ledger()["train"]["put"].groups <= 2 * (6 + 2)
+    ledger = worker.replay_buffer.ledger()["train"]
+    kept = ledger["put"].groups - ledger["expired"].groups
+    assert 2 * 6 <= kept <= 2 * (6 + 1 + 1), "at most two batches are under way"
 
 
 def attached(where, made, config=None, **options):

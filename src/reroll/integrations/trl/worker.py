@@ -57,7 +57,7 @@ class RerollRolloutWorker(TrainerCallback):
         self._versions: dict[
             int, int
         ] = {}  # by TRL's number: the last training step, which reroll calls the version
-        self._samples: deque[Any] = deque()  # of the last group that was handed out
+        self._left: deque[SampleRollout] = deque()  # of the last group that was handed out
         self._lent: deque[tuple[int, int, Any]] = (
             deque()
         )  # position, samples and lease, in the order of the hand-out
@@ -85,7 +85,7 @@ class RerollRolloutWorker(TrainerCallback):
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the next sample. Raises queue.Empty after the timeout."""
-        while not self._samples:
+        while not self._left:
             lease: Any = self.replay_buffer.lease
             try:
                 batch = lease({TASK: 1}, wait=True, timeout=timeout, train_step=self._step + 1).take()
@@ -95,8 +95,12 @@ class RerollRolloutWorker(TrainerCallback):
             if self._begun and self._begun[0] == group[0].group_id:  # its first samples are in the checkpoint
                 group, self._begun = group[self._begun[1] :], None
             self._lent.append((group[0].group_id, len(group), batch))
-            self._samples.extend(self._shown(group))
-        return self._samples.popleft()
+            self._left.extend(group)
+        one, args = self._left.popleft(), self._trainer.args
+        # TRL looks at each sample alone, also at those that follow when the version has changed in the middle of a group.
+        behind = max(self._step - one.response_model_steps[0], 0) // args.weight_sync_steps
+        version = self._trainer.model_version - min(behind, args.max_staleness)
+        return replace(one.sample, model_version=version, group_id=one.group_id)
 
     def qsize(self) -> int:
         """Return how many groups wait."""
@@ -125,8 +129,8 @@ class RerollRolloutWorker(TrainerCallback):
             self._thread.join()
         for _, _, batch in self._lent:
             batch.nack()
-        for left in (self._lent, self._samples, self._collated):
-            left.clear()
+        for rest in (self._lent, self._left, self._collated):
+            rest.clear()
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise what went wrong here, or in the worker."""
@@ -174,13 +178,6 @@ class RerollRolloutWorker(TrainerCallback):
         self.replay_buffer.commit(state.global_step)
 
     # ---
-
-    def _shown(self, group: list[SampleRollout]) -> list[Any]:
-        """Return samples of a group with a version that TRL, which looks at each alone, does not drop."""
-        args = self._trainer.args
-        behind = max(self._step - group[0].response_model_steps[0], 0) // args.weight_sync_steps
-        version = self._trainer.model_version - min(behind, args.max_staleness)
-        return [replace(one.sample, model_version=version, group_id=one.group_id) for one in group]
 
     def _feed(self) -> None:
         groups: dict[int, list[Any]] = {}
