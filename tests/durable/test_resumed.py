@@ -69,7 +69,9 @@ async def test_samples_are_the_same_where_the_last_thing_before_was_a_put(tmp_pa
     config = ReplayBufferConfig(sampler=sampler, max_times_sampled=2, seed=5)
     first = config.build()
     for step in range(1, 7):
-        await first.sample(2, TASK, train_step=step, allow_short=True)  # some leave, and others take their place
+        await first.sample(
+            2, TASK, train_step=step, allow_short=True
+        )  # some leave, and others take their place
         for number in range(3):
             await first.put(group(number), TASK, model_step=step)
     await first.save(tmp_path / "file")

@@ -6,10 +6,11 @@ import signal
 import sys
 from pathlib import Path
 
-from reroll.integrations.trl import RerollRolloutWorker
 from scripted import ScriptedWorker, async_trainer
 from transformers import TrainerCallback
 from trl.experimental.async_grpo import AsyncGRPOTrainer
+
+from reroll.integrations.trl import RerollRolloutWorker
 
 
 class Told(AsyncGRPOTrainer):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from crashing import trace, train
-from reroll import CannotRewind
 from tiny import parameters
 from watched import run
+
+from reroll import CannotRewind
 
 
 def killed(where, kind, step):

@@ -5,12 +5,12 @@ import random
 import pytest
 import torch
 from datasets import Dataset
+from tiny import is_even, parameters
 from trl import GRPOTrainer
+from watched import Watched, run
 
 from reroll import InvalidArgument, InvalidConfig, Prioritized, ReplayBufferConfig
 from reroll.integrations.trl import ReplayGRPOTrainer, ReplayMixin
-from tiny import is_even, parameters
-from watched import Watched, name_of, run
 
 SHAPES = {
     "plain": {},

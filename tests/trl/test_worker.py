@@ -13,10 +13,11 @@ import pytest
 if tuple(map(int, version("trl").split(".")[:2])) < (1, 16):
     pytest.skip("the trainer packs samples in a way that is new in TRL 1.16", allow_module_level=True)
 
-from reroll import InvalidArgument, StalenessWindow
-from reroll.integrations.trl import RerollRolloutWorker
 from rolling import trace, train
 from scripted import ScriptedWorker, async_trainer, samples_of
+
+from reroll import InvalidArgument, StalenessWindow
+from reroll.integrations.trl import RerollRolloutWorker
 
 SHAPES = {
     "one batch a step": {},
@@ -103,7 +104,7 @@ def test_a_worker_of_trl_goes_on_where_the_buffer_ends(tmp_path):
         "save_steps": 1,
         "start_index": 0,
     }
-    first, made = train(tmp_path, **options)
+    first, _ = train(tmp_path, **options)
     held = {row.group_id for row in first.replay_buffer.query({})}
     first.replay_buffer.close()
     _, again = train(tmp_path, resume=True, **{**options, "max_steps": 4})

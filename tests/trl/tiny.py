@@ -6,6 +6,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
 
+SPECIAL = ["<pad>", "<eos>"]
 LETTERS = "ab0123456789=+"
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
@@ -16,9 +17,10 @@ def tokenizer():
     made.decoder = decoders.ByteLevel()
     # Of so few bytes that every sixteenth token ends a completion: they are of unequal length.
     made.train_from_iterator(
-        [LETTERS], trainers.BpeTrainer(vocab_size=16, special_tokens=["<pad>", "<eos>"], show_progress=False)
+        [LETTERS], trainers.BpeTrainer(vocab_size=16, special_tokens=SPECIAL, show_progress=False)
     )
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>")
+    padding, end = SPECIAL
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, pad_token=padding, eos_token=end)
     fast.chat_template = TEMPLATE
     return fast
 

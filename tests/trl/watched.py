@@ -1,9 +1,9 @@
 """A trainer that writes down what it generated, what it trained and by which ratio, row by row."""
 
 import torch
+from tiny import arguments, is_even, model, prompts, tokenizer
 
 from reroll.integrations.trl import ReplayGRPOTrainer
-from tiny import arguments, is_even, model, prompts, tokenizer
 
 
 def rows_of(batch, lengths=None):
