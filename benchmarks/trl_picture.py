@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from trl_replay import train
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
-STEPS, SMOOTHED = 100, 8
+STEPS, SMOOTHED = 200, 8
 KINDS: dict[str, dict[str, Any] | None] = {"GRPOTrainer": None, "ReplayGRPOTrainer": {}}
 
 
@@ -43,7 +43,7 @@ def drawn(runs: dict[str, list[list[float]]], tokens: list[float]) -> str:
     said = f"A model that learns to copy a letter, on the CPU: mean of {seeds} seeds, and the least and largest of them."
     box = Box(52, 470, 76, 280, 0, tokens[-1], 1)
     parts = [text(20, 30, title, size=15, bold=True), text(20, 48, said, color=FAINT)]
-    parts += axes(box, range(0, int(tokens[-1]) + 1, 800), (0, 0.25, 0.5, 0.75, 1))
+    parts += axes(box, range(0, int(tokens[-1]) + 1, 1600), (0, 0.25, 0.5, 0.75, 1))
     for (name, found), color in zip(runs.items(), (ORANGE, BLUE), strict=True):
         steps = list(zip(*found, strict=True))
         low, high, mean = ([of(step) for step in steps] for of in (min, max, lambda one: sum(one) / len(one)))
@@ -70,7 +70,7 @@ def drawn(runs: dict[str, list[list[float]]], tokens: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the picture of docs/trl.md.")
     parser.add_argument("--to", type=Path, default=FOLDER)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=4)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     gc.freeze()  # TRL collects garbage at each start: not that of torch's modules

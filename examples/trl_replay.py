@@ -18,7 +18,7 @@ from trl import GRPOConfig
 
 from reroll.integrations.trl import ReplayGRPOTrainer
 
-LETTERS = "abcdefghijkl"
+LETTERS = "abcdefghijklmnopqrstuvwx"
 
 
 def make_tokenizer():
@@ -26,7 +26,7 @@ def make_tokenizer():
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     special = ["<pad>", "<eos>"]
     made.train_from_iterator(
-        [LETTERS], trainers.BpeTrainer(vocab_size=14, special_tokens=special, show_progress=False)
+        [LETTERS], trainers.BpeTrainer(vocab_size=26, special_tokens=special, show_progress=False)
     )
     return PreTrainedTokenizerFast(tokenizer_object=made, pad_token=special[0], eos_token=special[1])
 
@@ -34,7 +34,7 @@ def make_tokenizer():
 def make_model():
     return Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=14,
+            vocab_size=26,
             hidden_size=32,
             intermediate_size=64,
             num_hidden_layers=1,
@@ -96,7 +96,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     # What a mapping leaves out is filled in: 256 groups, the newest and most telling first, four uses, at most 16 steps old.

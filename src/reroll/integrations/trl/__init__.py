@@ -3,7 +3,6 @@
 rows      rows of TRL's padded batches as rollouts, and as a batch again
 memory    `GroupMemory`: what one rank keeps of generated groups, and gives in place of others
 replay    `ReplayMixin`, `ReplayGRPOTrainer`: a GRPO trainer that trains groups again
-samples   samples of TRL's asynchronous workers as rollouts, and back
 worker    `RerollRolloutWorker`: a buffer between an asynchronous worker and its trainer
 
 Unlike the drop-ins beside it, this needs the framework: `pip install 'reroll[trl]'`.

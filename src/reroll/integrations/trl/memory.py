@@ -20,13 +20,14 @@ TASK: Final = "train"
 FOLDER: Final = "replay_buffer"
 """Where a checkpoint of the trainer has a buffer that is in memory."""
 MADE_HERE: Final = {"made_here": True}
-DEFAULTS: Final = {
-    "capacity": 256,
-    "remover": "fifo",
-    "sampler": Prioritized(half_life=8),
-    "max_times_sampled": 4,
-    "max_age": 16,
-}
+DEFAULTS: Final = ReplayBufferConfig(
+    capacity=256, remover="fifo", sampler=Prioritized(half_life=8), max_times_sampled=4, max_age=16
+)
+
+
+def kept_steps(args: Any) -> int:
+    """Return for how many training steps a durable buffer has to be able to go back: to the checkpoint before the last."""
+    return max(64, 2 * int(args.save_steps))
 
 
 class GroupMemory(TrainerCallback):
@@ -45,12 +46,10 @@ class GroupMemory(TrainerCallback):
         if share is not None and not 0 < share <= 1:
             raise InvalidConfig(f"replay_share is a part of a batch, above 0 and at most 1, not {share}")
         if isinstance(config, Mapping):
-            kept = (
-                {"max_uncommitted_steps": max(64, 2 * int(trainer.args.save_steps))}
-                if config.get("store")
-                else {}
-            )
-            config = ReplayBufferConfig(**{**DEFAULTS, "seed": trainer.args.seed, **kept, **config})
+            told = {"seed": trainer.args.seed, **DEFAULTS.model_dump(exclude_unset=True), **config}
+            if told.get("store"):
+                told.setdefault("max_uncommitted_steps", kept_steps(trainer.args))
+            config = ReplayBufferConfig(**told)
         if config.capacity is not None and config.remover is None:
             raise InvalidConfig(
                 "the trainer would wait for itself when the buffer is full: give it remover='fifo'"

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from trl import GRPOTrainer
@@ -104,9 +105,8 @@ class ReplayMixin(_Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self._memory is not None:  # first, so that a whole checkpoint of the trainer always has it
-            self._memory.save(
-                Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            )
+            folder = Path(self._get_output_dir(trial=trial))
+            self._memory.save(folder / f"checkpoint-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
 
     # ---
@@ -135,30 +135,22 @@ class ReplayMixin(_Trainer):
 
     def _logprobs_of(self, batch: Mapping[str, Any]) -> Any:
         """Return the log-probs of completions by the policy that has just made them."""
-        ids, mask = (
-            torch.cat([batch[f"prompt_{kind}"], batch[f"completion_{kind}"]], dim=1)
-            for kind in ("ids", "mask")
-        )
-        kept, size = batch["completion_ids"].size(1), self.args.per_device_train_batch_size
-        with (
-            torch.no_grad(),
-            disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs),
-        ):
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        kept, args = batch["completion_ids"].size(1), self.args
+        with torch.no_grad(), disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs):
+            size = args.per_device_train_batch_size
             return self._get_per_token_logps_and_entropies(self.model, ids, mask, kept, batch_size=size)[0]
 
     def _signals(self, groups: Sequence[Sequence[Any]], by_function: Any, rewards: Any) -> list[float]:
         """Return the mean absolute advantage of each group, or 0 where what advantages are made of does not differ."""
         is_sum = self.multi_objective_aggregation == "sum_then_normalize"
         scores = (rewards.unsqueeze(1) if is_sum else by_function).unflatten(0, (len(groups), -1))
-        high, low = (
-            scores.nan_to_num(nan=-torch.inf).amax(dim=1),
-            scores.nan_to_num(nan=torch.inf).amin(dim=1),
-        )
+        high = scores.nan_to_num(nan=-torch.inf).amax(dim=1)
+        low = scores.nan_to_num(nan=torch.inf).amin(dim=1)
         differs = ((high > low) & ~torch.isclose(high, low)).any(dim=1).tolist()
-        sizes = [
-            sum(abs(row.extra_fields["advantages"]).mean() for row in group) / len(group) for group in groups
-        ]
-        return [float(mean) if telling else 0.0 for mean, telling in zip(sizes, differs, strict=True)]
+        means = [np.mean([abs(row.extra_fields["advantages"]) for row in group]) for group in groups]
+        return [float(mean) if telling else 0.0 for mean, telling in zip(means, differs, strict=True)]
 
 
 class ReplayGRPOTrainer(ReplayMixin, GRPOTrainer):

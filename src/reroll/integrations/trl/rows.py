@@ -4,9 +4,10 @@ A batch is a dict of tensors, padded to its longest row: prompts on the left, co
 one value for each row, or for each token of a completion, goes along under its own name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
 from trl.trainer.utils import pad
 
@@ -63,28 +64,28 @@ def batch_of(
 
     Raises InvalidArgument for rollouts that lack one of the names.
     """
-
-    def joined(name: str, values: Iterable[Any], padding: int = 0, side: str = "right") -> Any:
-        rows = [torch.tensor(value).to(like[name]) for value in values]
-        if rows[0].ndim == 0:
-            return torch.stack(rows)
-        is_one = all(len(row) == 1 for row in rows)  # for a whole completion, and repeated for each token
-        return pad(rows, padding, side, None if is_one else multiple)
-
-    prompts: list[Any] = [one.prompt_ids for one in rollouts]
-    made = {
-        "prompt_ids": joined("prompt_ids", prompts, pad_token_id, "left"),
-        "completion_ids": joined("completion_ids", [one.response_ids for one in rollouts], pad_token_id),
-        LOGPROBS: joined(LOGPROBS, [one.logprobs for one in rollouts]),
-    }
-    made["prompt_mask"] = joined("prompt_mask", [[1] * len(ids) for ids in prompts], 0, "left")
     rest = [name for name in like if name not in _FIELDS]
     if lacking := [name for name in rest if any(name not in one.extra_fields for one in rollouts)]:
         raise InvalidArgument(
-            f"the store has groups without {lacking}, of other settings: give this run another store"
+            f"the store has groups of other settings, without {lacking}: give this run another one"
         )
-    for name in rest:
-        made[name] = joined(name, [one.extra_fields[name] for one in rollouts], _PADDING.get(name, 0))
+    values: dict[str, list[Any]] = {
+        "prompt_ids": [one.prompt_ids for one in rollouts],
+        "prompt_mask": [np.ones_like(one.prompt_ids) for one in rollouts],
+        "completion_ids": [one.response_ids for one in rollouts],
+        LOGPROBS: [one.logprobs for one in rollouts],
+        **{name: [one.extra_fields[name] for one in rollouts] for name in rest},
+    }
+    padding = {"prompt_ids": pad_token_id, "completion_ids": pad_token_id, **_PADDING}
+    made = {}
+    for name, arrays in values.items():
+        rows = [torch.tensor(array).to(like[name]) for array in arrays]
+        if rows[0].ndim == 0:
+            made[name] = torch.stack(rows)
+            continue
+        is_one = all(len(row) == 1 for row in rows)  # for a whole completion: repeated for each token
+        side = "left" if name.startswith("prompt") else "right"
+        made[name] = pad(rows, padding.get(name, 0), side, None if is_one else multiple)
     return made
 
 

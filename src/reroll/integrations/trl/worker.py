@@ -7,24 +7,29 @@ What a training step has used is told by the trainer's own collator, which the l
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Self
 
 from transformers import TrainerCallback
+from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 from reroll.buffer.blocking import BlockingReplayBuffer
+from reroll.codec import register
 from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig
 from reroll.errors import InvalidArgument, WaitTimeout
-from reroll.integrations.trl.samples import SampleRollout
-from reroll.rollout import Status
+from reroll.integrations.trl.memory import TASK, kept_steps
+from reroll.rollout import Rollout, Status
 
-TASK: Final = "train"
 _NOTE: Final = "reroll"
 """Where the trainer's state, and so its checkpoint, has what was trained."""
 _LOOK_S: Final = 0.25
 """How often a wait looks whether it is still wanted: TRL's queues cannot be woken."""
+
+_NOT_BEGUN: Final = (-1, 0)
+"""In place of a group that a checkpoint has trained in part, and of how many of its samples."""
+register(RolloutSample)
 
 
 class RerollRolloutWorker(TrainerCallback):
@@ -44,7 +49,6 @@ class RerollRolloutWorker(TrainerCallback):
         self,
         worker: Any,
         replay_buffer: ReplayBufferConfig | Mapping[str, Any] | None = None,
-        *,
         group_size: int | None = None,
     ) -> None:
         if not isinstance(replay_buffer, ReplayBufferConfig):
@@ -54,18 +58,14 @@ class RerollRolloutWorker(TrainerCallback):
         self._trainer: Any = None
         self._failure: Exception | None = None
         self._stopping, self._thread = threading.Event(), threading.Thread()
-        self._versions: dict[
-            int, int
-        ] = {}  # by TRL's number: the last training step, which reroll calls the version
-        self._left: deque[SampleRollout] = deque()  # of the last group that was handed out
-        self._lent: deque[tuple[int, int, Any]] = (
-            deque()
-        )  # position, samples and lease, in the order of the hand-out
-        self._collated: deque[int] = deque()  # samples of micro-batches that are not trained yet
-        self._surplus = 0  # trained samples of the first group that is lent
-        self._begun: Sequence[int] | None = (
-            None  # a group, and how many of its samples the checkpoint has trained
-        )
+        # By TRL's number: the last training step, which is the version of reroll.
+        self._versions: dict[int, int] = {}
+        # What is left of the group that was handed out last; and the position, size and lease of those not trained yet.
+        self._left: deque[Any] = deque()
+        self._lent: deque[tuple[int, int, Any]] = deque()
+        # How many samples the micro-batches have that are not trained yet, and how many of the first group are.
+        self._collated: deque[int] = deque()
+        self._surplus, self._begun = 0, _NOT_BEGUN
 
     def attach(self, trainer: Any) -> Self:
         """Follow this trainer's steps and checkpoints."""
@@ -73,9 +73,10 @@ class RerollRolloutWorker(TrainerCallback):
         if trainer.accelerator.is_main_process:
             # In steps, where TRL counts versions, which come every so many steps.
             age = (trainer.args.max_staleness + 1) * trainer.args.weight_sync_steps - 1
-            limit = age if self._config.max_age is None else min(age, self._config.max_age)
-            self._config = self._config.model_copy(update={"max_age": limit})
-            self.replay_buffer = self._config.build_blocking()
+            told = {"max_age": age if self._config.max_age is None else min(age, self._config.max_age)}
+            if self._config.store and self._config.max_uncommitted_steps is None:
+                told["max_uncommitted_steps"] = kept_steps(trainer.args)
+            self.replay_buffer = self._config.model_copy(update=told).build_blocking()
             trainer._trained_groups = _Collated(self._collated)
             # Before TRL's own: the buffer goes back before the worker starts, and is told of uses before versions.
             trainer.callback_handler.callbacks.insert(0, self)
@@ -92,15 +93,15 @@ class RerollRolloutWorker(TrainerCallback):
             except WaitTimeout:
                 raise queue.Empty from None
             (group,) = batch.groups[TASK]
-            if self._begun and self._begun[0] == group[0].group_id:  # its first samples are in the checkpoint
-                group, self._begun = group[self._begun[1] :], None
+            if self._begun[0] == group[0].group_id:  # its first samples are in the checkpoint
+                group, self._begun = group[self._begun[1] :], _NOT_BEGUN
             self._lent.append((group[0].group_id, len(group), batch))
             self._left.extend(group)
         one, args = self._left.popleft(), self._trainer.args
         # TRL looks at each sample alone, also at those that follow when the version has changed in the middle of a group.
         behind = max(self._step - one.response_model_steps[0], 0) // args.weight_sync_steps
         version = self._trainer.model_version - min(behind, args.max_staleness)
-        return replace(one.sample, model_version=version, group_id=one.group_id)
+        return replace(one.extra_fields["sample"], model_version=version, group_id=one.group_id)
 
     def qsize(self) -> int:
         """Return how many groups wait."""
@@ -142,12 +143,13 @@ class RerollRolloutWorker(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Go back to the checkpoint that the trainer starts from, and ask only for what is neither trained nor here."""
-        note = state.stateful_callbacks.get(_NOTE) or {"first": 0, "others": [], "begun": None, "version": 0}
-        self._step, self._surplus, self._failure, self._begun = state.global_step, 0, None, None
+        fresh = {"first": 0, "others": (), "begun": _NOT_BEGUN, "version": 0}
+        note = state.stateful_callbacks.get(_NOTE, fresh)
+        self._step, self._surplus, self._failure, self._begun = state.global_step, 0, None, _NOT_BEGUN
         self._trained = {*range(note["first"]), *note["others"]}
         if self._config.store is not None:
             self.replay_buffer.rewind(state.global_step)
-            self._begun = note["begun"]
+            self._begun = tuple(note["begun"])
         self._known = self._trained | {row.group_id for row in self.replay_buffer.query({})}
         self._trainer._groups_before_resume, self._trainer.model_version = len(self._trained), note["version"]
         self._first = 0
@@ -157,9 +159,8 @@ class RerollRolloutWorker(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Acknowledge the groups whose last sample this step has trained, and note for a checkpoint what is trained."""
         self._step = state.global_step
-        self._surplus += sum(
-            self._collated.popleft() for _ in range(self._trainer.current_gradient_accumulation_steps)
-        )
+        every = self._trainer.current_gradient_accumulation_steps
+        self._surplus += sum(self._collated.popleft() for _ in range(every))
         while self._lent and self._lent[0][1] <= self._surplus:
             position, size, batch = self._lent.popleft()
             self._surplus -= size
@@ -169,7 +170,7 @@ class RerollRolloutWorker(TrainerCallback):
         state.stateful_callbacks[_NOTE] = {
             "first": first,
             "others": sorted(position for position in self._trained if position > first),
-            "begun": (self._lent[0][0], self._surplus) if self._surplus else None,
+            "begun": (self._lent[0][0], self._surplus) if self._surplus else _NOT_BEGUN,
             "version": self._trainer.model_version + 1,  # of the weights that this step has made
         }
 
@@ -196,20 +197,28 @@ class RerollRolloutWorker(TrainerCallback):
                 self._failure = error
 
     def _put(self, position: int, samples: list[Any]) -> None:
-        budget = self._trainer.args.token_budget or 0
+        buffer, budget = self.replay_buffer, self._trainer.args.token_budget or 0
         fits = budget <= 0 or all(len(sample.input_ids) <= budget for sample in samples)
         status = Status.COMPLETED if fits else Status.FILTERED  # else TRL drops the long sample alone
-        group = [SampleRollout.of(sample, position, status) for sample in samples]
+        group = [_rollout_of(sample, position, status) for sample in samples]
         version = self._versions.get(samples[0].model_version, self._step)
         while position not in self._known and not self._stopping.is_set():
             try:
-                self.replay_buffer.release(
-                    self.replay_buffer.reserve(1, TASK, timeout=_LOOK_S)
-                )  # may one more come?
-                self.replay_buffer.put(group, TASK, model_step=version, timeout=_LOOK_S)
+                buffer.release(buffer.reserve(1, TASK, timeout=_LOOK_S))  # as soon as one more may come
+                buffer.put(group, TASK, model_step=version, timeout=_LOOK_S)
                 self._known.add(position)
             except WaitTimeout:
                 continue
+
+
+def _rollout_of(sample: Any, position: int, status: Status) -> Rollout:
+    """Return a sample of the group at this position of the data, whatever it holds: lists or arrays."""
+    reward = sample.metrics.get("reward")
+    known = None if reward != reward else reward  # noqa: PLR0124  (NaN: nobody could score it)
+    told = {"sample": sample}
+    return Rollout(
+        group_id=position, response_ids=sample.input_ids, reward=known, status=status, extra_fields=told
+    )
 
 
 def _gap(positions: set[int]) -> int:
