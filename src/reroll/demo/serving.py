@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from reroll import Server, connect_blocking
+from reroll.cli.ending import on_signal
 from reroll.demo.board import Weights
 from reroll.prepare import PrepareConfig
 from reroll.prepare.remote import RemotePreparer, serve_preparer
 from reroll.server import Limits
-from reroll.server.running import run_until_stopped
 
 _BOARD = "board"
 
@@ -22,7 +22,10 @@ def serve(path: Path, config: PrepareConfig, is_ready: Callable[[], None]) -> No
         server = Server(config.buffer_config(), f"ipc://{path}", limits=Limits(client_ttl_s=2.0))
         serve_preparer(server, config)
         server.add_service(_BOARD, BoardService())
-        await run_until_stopped(server, lambda _: is_ready())
+        stopping = on_signal()
+        async with server:
+            is_ready()
+            await stopping.wait()
 
     asyncio.run(run())
 

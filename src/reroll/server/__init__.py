@@ -6,7 +6,7 @@ keys, gate   key pairs, who may connect, who was denied
 limits       what each client may take up
 session      one client, as the server sees it
 serving      what is done for a call; starting: at once, as far as it need not wait
-running      a server as a program; memory: how that treats its memory
+memory       how a program that is nothing but a server treats its memory
 server       `Server`: messages in, answers out, clients come and go
 connection   one client's calls, repeated until they are answered; heart beats while its loop is busy
 client       `Client`: the verbs; prefetch: batches ahead of time; blocking: the same for threads
