@@ -33,7 +33,9 @@ demo: $(DEMO)  ## Train a small language model through reroll, and write a repor
 browser: $(STAMP)  ## Install a browser for the tests of pages, if there is none.
 	PYTHON=$(BIN)/python scripts/install_browser
 
+# Without a browser, and where none can be installed, the tests of pages are skipped, and say so.
 test: $(STAMP)  ## Run the test suite.
+	@PYTHON=$(BIN)/python scripts/install_browser || test -z "$$REROLL_MUST_BROWSE"
 	$(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile
 
 test-slow: $(STAMP)  ## Run the whole suite, with the long runs.
@@ -69,6 +71,7 @@ bench: $(STAMP)  ## Measure every operation, its growth, and a scanning design b
 	$(BIN)/python benchmarks/integrations.py
 	$(BIN)/python benchmarks/server.py
 	$(BIN)/python benchmarks/ray.py
+	$(BIN)/python benchmarks/dashboard.py
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) $(TRL) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -250,9 +250,12 @@ def test_values_that_belong_to_no_row_are_refused(tmp_path):
         run(tmp_path, Pixels)
 
 
-def test_a_store_of_a_run_with_other_settings_is_refused(tmp_path):
-    options = {"replay_buffer": {"store": tmp_path / "store"}, "max_steps": 2}
-    first = run(tmp_path / "one", **options)
-    first.replay_buffer.close()
+def test_groups_of_a_run_with_other_settings_are_refused(tmp_path):
+    first = run(tmp_path / "one", max_steps=1)
+    (group,) = first.replay_buffer.peek([first.replay_buffer.query({})[0].uid])
+    for rollout in group:
+        rollout.group_uid = None
+    second = run(tmp_path / "two", train=False, max_steps=1, beta=0.1, replay_share=1.0)
+    second.replay_buffer.put(group, "train")
     with pytest.raises(InvalidArgument, match="ref_per_token_logps"):
-        run(tmp_path / "two", beta=0.1, replay_share=1.0, **options)
+        second.train()

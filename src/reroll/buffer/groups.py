@@ -23,7 +23,7 @@ from reroll.engine.priorities import checked_priority
 from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_last
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
 from reroll.engine.uses import used_of
-from reroll.errors import InvalidArgument, UncommittedWarning
+from reroll.errors import InvalidArgument, Superseded, UncommittedWarning
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
 from reroll.rollout.foreign import write_if_present
@@ -64,7 +64,7 @@ class Groups(Expiring):
         checked_tags = _checked_tags(tags)
         continues = self.out.recognise(items, uid)
         attempt = 1
-        if continues is not None:
+        if continues is not None and self.out.is_awaited(continues):
             slot = self._slot_of[continues]
             self._check_task(slot, task_name)
             attempt = int(self.engine.columns.attempts[slot]) + 1
@@ -91,6 +91,19 @@ class Groups(Expiring):
         """Return whether a put may be carried out now: only COMPLETED groups ever wait."""
         completed = put.decide().status is Status.COMPLETED
         return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
+
+    def check_turn(self, put: Put, *, has_waited: bool = False) -> None:
+        """Raise Superseded, and count it, if another producer has put the group; InvalidArgument if it is not out.
+
+        One that was given up while its put waited is a new group.
+        """
+        uid = put.continues
+        if uid is not None and (not has_waited or uid in self.out.superseded):
+            try:
+                self.out.check(uid)
+            except Superseded:
+                self.flow.superseded(put.task.name)
+                raise
 
     def has_grown(self, put: Put) -> bool:
         """Return whether a put brings a group back that is out, and not as it was taken."""
@@ -222,7 +235,7 @@ class Groups(Expiring):
             mine = [s for s in slots.tolist() if self._is_out_since(s, attempts)]
             slots = np.array(mine, np.int64)
             for group in self.groups(slots):
-                self.out.discard(group.uid)
+                self.out.take_back(group.uid)
             task.rolling -= len(slots)
             engine.lower(task, status, slots, PLACES[OUT])
         elif len(slots):

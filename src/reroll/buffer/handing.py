@@ -269,7 +269,7 @@ class HandingOut(Shell):
         deadline, shown = deadline_of(timeout), None
         while shown is None:
             wanted, status = await self._batch(sizes, group_status, wait, deadline, train_step)
-            lease, handed = self._leases.lend(wanted, status, self._end_of(ttl_s))
+            lease, handed = self._leases.lend(wanted, status, self._clock(), self._end_of(ttl_s))
             self._changed()
             given = list(handed.values())
             shown = await self._deliver(given, partial(self._unlend, lease, given))
