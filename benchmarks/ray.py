@@ -1,4 +1,4 @@
-"""Measure the buffer on Ray beside Ray's own queue, and how soon a batch arrives that somebody waits for.
+"""Measure the buffer on Ray beside Ray's own queue and TransferQueue, and how soon a batch arrives that somebody waits for.
 
     python benchmarks/ray.py             groups of 250 KB in batches of 16, about a minute
     python benchmarks/ray.py --quick     fewer rounds
@@ -8,14 +8,21 @@ Groups go from this process into an actor and back. Contenders take turns on one
 medians of their times on the wall. The queue moves groups as Python objects: as dicts of lists, which is what engines return,
 and as the same `Rollout`s, whose tokens are arrays; it keeps references into Ray's object store, copies nothing and checks
 nothing.
+
+TransferQueue is measured if this Python has it: python3 -m venv PEER && PEER/bin/pip install '.[ray]' torch==2.13.0
+TransferQueue, then PEER/bin/python benchmarks/ray.py. It moves columns of tensors by key, all groups of a batch at once, as its
+users are told to, and gives columns back. They are made of the same `Rollout`s, as the bytes of ours are; for comparison also
+before the clock starts. What is taken is removed after it stops.
 """
 
 import asyncio
+import gc
 import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -26,6 +33,11 @@ import numpy as np
 import ray
 from ray.util.queue import Queue
 
+try:
+    import transfer_queue
+except ImportError:
+    transfer_queue = None
+
 from measure import Timing, print_table
 from reporting import Claim, arguments, conclude, print_title, seconds, versions
 from reroll import ReplayBufferConfig, Rollout
@@ -34,7 +46,8 @@ from reroll.ray import RayReplayBuffer
 BATCH = 16
 ROLLOUTS = 8
 TOKENS = 3_900  # with log-probs 250 KB a group
-LISTS, ARRAYS = "Ray's queue, lists", "Ray's queue, arrays"
+TENSORS = ("prompt_ids", "response_ids", "logprobs")
+LISTS, ARRAYS, PEER = "Ray's queue, lists", "Ray's queue, arrays", "TransferQueue"
 ONE = "reroll, 1 shard"
 
 
@@ -43,6 +56,8 @@ class Contender(NamedTuple):
 
     put: Callable[[], Awaitable[Any]]
     take: Callable[[], Awaitable[Any]]
+    tidy: Callable[[], Awaitable[Any]] = partial(asyncio.sleep, 0)
+    """What has to be done before the next batch, and is not measured."""
 
 
 def group(seed: int) -> list[Rollout]:
@@ -60,9 +75,8 @@ def group(seed: int) -> list[Rollout]:
 
 
 def as_lists(rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
-    names = ("prompt_ids", "response_ids", "logprobs")
     return [
-        {name: getattr(rollout, name).tolist() for name in names} | {"reward": rollout.reward}
+        {name: getattr(rollout, name).tolist() for name in TENSORS} | {"reward": rollout.reward}
         for rollout in rollouts
     ]
 
@@ -84,6 +98,27 @@ def of_queue(queue: Queue, groups: Sequence[Any]) -> Contender:
     return Contender(put, take)
 
 
+def of_transfer_queue(groups: Sequence[list[Rollout]], *, from_rollouts: bool) -> Contender:
+    import torch  # noqa: PLC0415
+    from tensordict import TensorDict  # noqa: PLC0415
+
+    def columns() -> TensorDict:
+        tensors = {
+            name: torch.from_numpy(np.stack([[getattr(one, name) for one in group] for group in groups]))
+            for name in TENSORS
+        }
+        rewards = torch.tensor([[one.reward for one in group] for group in groups])
+        return TensorDict({**tensors, "reward": rewards}, batch_size=BATCH)
+
+    ready = columns()
+    names = {"keys": [f"group-{number}" for number in range(BATCH)], "partition_id": "train"}
+    return Contender(
+        lambda: transfer_queue.async_kv_batch_put(**names, fields=columns() if from_rollouts else ready),
+        lambda: transfer_queue.async_kv_batch_get(**names),
+        lambda: transfer_queue.async_kv_clear(**names),
+    )
+
+
 async def timed(work: Callable[[], Awaitable[Any]]) -> float:
     start = perf_counter()
     await work()
@@ -91,11 +126,16 @@ async def timed(work: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def in_turn(contenders: dict[str, Contender], rounds: int) -> dict[str, tuple[Timing, Timing]]:
-    """Return how long a batch takes to be put and to be taken."""
+    """Return how long a batch takes to be put and to be taken; turns go forwards and backwards."""
     found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in contenders}
+    gc.collect()
+    gc.freeze()  # what is here by now is looked through in nobody's turn
+    order = list(contenders.items())
     for turn in range(rounds + 3):
-        for name, contender in contenders.items():
+        order.reverse()
+        for name, contender in order:
             times = await timed(contender.put), await timed(contender.take)
+            await contender.tidy()
             if turn >= 3:  # warm by now
                 for kept, time in zip(found[name], times, strict=True):
                     kept.append(time)
@@ -119,10 +159,7 @@ async def wake_up(buffer: RayReplayBuffer, rounds: int) -> Timing:
 async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing, Timing]], Timing, int]:
     groups = [group(seed) for seed in range(BATCH)]
     num_bytes = sum(
-        getattr(rollout, name).nbytes
-        for rollouts in groups
-        for rollout in rollouts
-        for name in ("prompt_ids", "response_ids", "logprobs")
+        getattr(rollout, name).nbytes for rollouts in groups for rollout in rollouts for name in TENSORS
     )
     memory = ReplayBufferConfig(sampler="fifo")
     buffers = {
@@ -136,12 +173,18 @@ async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing,
     moved = {LISTS: list(map(as_lists, groups)), ARRAYS: groups}
     contenders = {name: of_buffer(buffer, groups) for name, buffer in buffers.items()}
     contenders |= {name: of_queue(queue, moved[name]) for name, queue in queues.items()}
+    if transfer_queue is not None:
+        transfer_queue.init()
+        contenders[PEER] = of_transfer_queue(groups, from_rollouts=True)
+        contenders[f"{PEER}, columns ready"] = of_transfer_queue(groups, from_rollouts=False)
     times = await in_turn(contenders, rounds)
     wake = await wake_up(buffers[ONE], rounds)
     for buffer in buffers.values():
         await buffer.close()
     for queue in queues.values():
         queue.shutdown()
+    if transfer_queue is not None:
+        transfer_queue.close()
     return times, wake, num_bytes
 
 
@@ -166,9 +209,12 @@ def main() -> int:
             for name, pair in times.items()
         ],
     )
+    if transfer_queue is None:
+        print(f"{PEER} is not installed here, and was left out; see the beginning of this file")
     claims = [
         Claim(f"{verb} at least as fast as {other}", f"{ratio:.2f} times", ratio >= 1)
-        for other in (LISTS, ARRAYS)
+        for other in (LISTS, ARRAYS, PEER)
+        if other in times
         for verb, which in (("put", 0), ("take", 1))
         for ratio in (times[other][which].median / times[ONE][which].median,)
     ]
@@ -190,7 +236,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ |= {"RAY_AUTH_MODE": "disabled", "TQ_LOGGING_LEVEL": "ERROR"}
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own

@@ -12,13 +12,32 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("dev", max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
 settings.register_profile(
     "ci",
-    max_examples=150,
-    stateful_step_count=60,
+    max_examples=100,
+    stateful_step_count=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+collect_ignore = ["trl"]  # against TRL itself, in an environment of its own: make test-trl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile`, let one process run all tests that need Ray: two clusters at once are heavy."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415
+
+    class OneCluster(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return (
+                "ray"
+                if nodeid.startswith(("tests/ray_buffer/", "tests/ray_refs/"))
+                else super()._split_scope(nodeid)
+            )
+
+    return OneCluster(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -100,7 +100,11 @@ def read_config(kind: type[M], path: str | PathLike[str]) -> M:
                 import yaml  # noqa: PLC0415  (optional)
             except ImportError as error:
                 raise ImportError("reading YAML needs PyYAML: pip install 'reroll[cli]'") from error
-            return kind.model_validate(yaml.safe_load(path.read_text()) or {})
+            try:
+                found = yaml.safe_load(path.read_text())
+            except yaml.YAMLError as error:
+                raise InvalidConfig(f"{path.name} is no YAML: {error}") from error
+            return kind.model_validate(found or {})
     raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")
 
 

@@ -180,7 +180,7 @@ def test_another_process_writes_and_is_killed(tmp_path):
 def test_nothing_can_be_changed(tmp_path):
     verbs = {name for name, _ in inspect.getmembers(ReadOnlyBuffer) if not name.startswith("_")}
     assert verbs == {
-        *("query", "count", "count_statuses", "peek", "ledger", "stats", "metrics"),
+        *("query", "count", "count_statuses", "count_where", "peek", "ledger", "stats", "metrics"),
         *("to_arrow", "to_pandas", "close"),
     }
     for name in verbs - {"close"}:

@@ -295,7 +295,7 @@ async def test_many_failures_are_warned_of(puts, is_enough):
     buffer, _ = built()
     for n in range(puts):
         await buffer.put([rollout([1], status="failed" if n < 3 else "completed")], "t")
-    warnings = (await buffer.stats()).warnings
+    warnings = list(map(str, (await buffer.stats()).warnings))
     assert len(warnings) == is_enough
     assert all("'t'" in text and "15%" in text and "error_msg" in text for text in warnings)
 
@@ -307,8 +307,9 @@ async def test_much_expiry_is_warned_of():
     assert (await buffer.stats()).warnings == []
     await buffer.refresh_staleness(task_stale_thresholds={"t": 2}, current_train_step=6)
     (warning,) = (await buffer.stats()).warnings
-    assert "35%" in warning
-    assert "stale threshold" in warning
+    assert (warning.kind, warning.task) == ("expiring", "t")
+    assert "35%" in warning.found
+    assert "stale threshold" in warning.change
 
 
 async def test_a_length_bias_is_warned_of():
@@ -319,8 +320,9 @@ async def test_a_length_bias_is_warned_of():
     assert (await buffer.stats()).warnings == []
     await buffer.get(1, "t", "completed")
     (warning,) = (await buffer.stats()).warnings
-    assert "2 tokens" in warning
-    assert "produced ones 5" in warning
+    assert warning.kind == "length_bias"
+    assert "2 tokens" in warning.found
+    assert "produced ones 5" in warning.found
     await buffer.get(20, "t", "completed")
     assert (await buffer.stats()).warnings == []
 

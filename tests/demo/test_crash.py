@@ -14,7 +14,7 @@ from reroll.demo.measuring import closes
 from reroll.demo.processes import KILLS
 
 
-@pytest.mark.parametrize("mode", ["on-policy", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("on-policy", marks=pytest.mark.slow), "async"])
 @pytest.mark.timeout(300)
 def test_a_training_survives(mode, tmp_path):
     printed = StringIO()

@@ -26,7 +26,8 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("prepare", frozenset({"prepare"})),
     ("reach", frozenset({"remote", "ray", "server"})),
     ("integrations", frozenset({"integrations"})),
-    ("tools", frozenset({"cli", "dashboard", "metrics", "simulate", "testing", "demo", "__main__"})),
+    ("observe", frozenset({"observe"})),
+    ("tools", frozenset({"cli", "dashboard", "simulate", "testing", "demo", "__main__"})),
 )
 # Public names that are loaded from above when somebody asks for them, with what their extra installs.
 LOADED_WHEN_ASKED_FOR = frozenset({"server"})

@@ -1,32 +1,18 @@
-"""Buffers in actors for tests: made under a name of their own, and closed at the end; producers and consumers as actors."""
+"""Producers and consumers as actors, and shards that are killed."""
 
+import contextlib
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 
-from reroll import ReplayBufferConfig
+from reroll import Closed, LeaseExpired, WaitTimeout
 from reroll.engine.ledger import Amount
 from reroll.ray import RayReplayBuffer
 from reroll.testing.buffer.builders import group, names
-
-_NAMES = count()
-
-
-@contextmanager
-def buffer_of(config: ReplayBufferConfig, **options: Any) -> Iterator[RayReplayBuffer]:
-    """Make a buffer, and close it at the end."""
-    buffer = RayReplayBuffer.create(
-        config, name=f"buffer-{next(_NAMES)}", **{"unreachable_s": 60.0, **options}
-    )
-    try:
-        yield buffer
-    finally:
-        buffer.blocking().close()
 
 
 def shard_actor(buffer: RayReplayBuffer, shard: int = 0) -> Any:
@@ -55,6 +41,15 @@ class Producer:
     def put(self, first: int, number: int, task: str = "t") -> list[int]:
         return [self._buffer.put(group(name), task, timeout=60) for name in range(first, first + number)]
 
+    def run(self, who: int, seconds: float) -> list[tuple[int, int]]:
+        """Put groups for so long, and return their names."""
+        put: list[tuple[int, int]] = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._buffer.put(group((who, len(put))), "t", timeout=60)
+            put.append((who, len(put)))
+        return put
+
 
 @ray.remote(num_cpus=0)
 class Consumer:
@@ -71,6 +66,28 @@ class Consumer:
             groups, _ = self._buffer.take_batch({task: wanted}, wait=True, timeout=60)
             taken += names(groups[task])
         return taken
+
+    def run(self, *, leases: bool) -> list[tuple[int, int]]:
+        """Take groups until the buffer is closed, and return their names."""
+        taken: list[tuple[int, int]] = []
+        with contextlib.suppress(Closed):
+            while True:
+                with contextlib.suppress(WaitTimeout):
+                    taken += self._leased() if leases else self._taken()
+        return taken
+
+    def _taken(self) -> list[tuple[int, int]]:
+        groups, _ = self._buffer.take_batch({"t": 1}, wait=True, timeout=60)
+        return names(groups["t"])
+
+    def _leased(self) -> list[tuple[int, int]]:
+        batch = self._buffer.lease({"t": 3}, wait=True, timeout=0.5).take()
+        gone: Sequence[int] = ()
+        try:
+            batch.ack()
+        except LeaseExpired as error:  # the shard was away, and others got some of them
+            gone = error.uids
+        return names(sample.group for sample in batch.samples["t"] if sample.info.uid not in gone)
 
     def hold(self, size: int, task: str = "t") -> list[int]:
         self._batches.append(self._buffer.lease({task: size}, wait=True, timeout=60).take())

@@ -1,5 +1,6 @@
 """Handles come and go; what is closed leaves nothing behind."""
 
+import inspect
 import os
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import ray
 from ray.experimental.internal_kv import _internal_kv_list
 
-from ray_buffer.actors import buffer_of
+from ray_buffer.pool import buffer_of, own_buffer
 from reroll import (
     BlockingReplayBuffer,
     Closed,
@@ -33,20 +34,20 @@ def is_alive(pid: int) -> bool:
 
 
 def test_closing_leaves_no_process_no_actor_and_no_books():
-    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=2) as buffer:
+    with own_buffer(ReplayBufferConfig(sampler="fifo"), num_shards=2) as buffer:
         blocking = buffer.blocking()
         for name in range(3):
             blocking.put(group(name), "t")
         pids = ray.get([actor.pid.remote() for actor in buffer.actors])
         assert all(map(is_alive, pids))
-        assert len([key for key in _internal_kv_list(b"", namespace=b"reroll") if b"buffer-" in key]) == 2
+        assert len([key for key in _internal_kv_list(b"", namespace=b"reroll") if b"own-" in key]) == 2
         blocking.close()
         blocking.close()
         end = time.monotonic() + 30
         while any(map(is_alive, pids)):
             assert time.monotonic() < end
             time.sleep(0.05)
-        assert not [key for key in _internal_kv_list(b"", namespace=b"reroll") if b"buffer-" in key]
+        assert not [key for key in _internal_kv_list(b"", namespace=b"reroll") if b"own-" in key]
         with pytest.raises(Closed):
             blocking.count("t", "completed")
 
@@ -62,14 +63,14 @@ def test_threads_have_the_same_verbs():
         batch = blocking.lease({"t": 1}).take()
         batch.ack()
         assert len(blocking) == 0
-    for name in SIGNATURES:
-        assert callable(getattr(BlockingRayReplayBuffer, name)), name
+    for name, signature in SIGNATURES.items():
+        for kind in (RayReplayBuffer, BlockingRayReplayBuffer):
+            assert inspect.signature(getattr(kind, name)) == signature
     assert {n for n in dir(BlockingReplayBuffer) if n[0] != "_"} <= set(dir(BlockingRayReplayBuffer))
 
 
-@pytest.mark.slow
 async def test_a_name_is_taken_once_and_a_wrong_buffer_is_not_made(tmp_path):
-    with buffer_of(ReplayBufferConfig(sampler="fifo", store=tmp_path)) as buffer:
+    with own_buffer(ReplayBufferConfig(sampler="fifo", store=tmp_path)) as buffer:
         taken = buffer._about.name
         with pytest.raises(InvalidArgument, match="choose another name"):
             RayReplayBuffer.create(ReplayBufferConfig(), name=taken)

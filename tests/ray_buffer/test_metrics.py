@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_buffer.actors import buffer_of
+from ray_buffer.pool import buffer_of
 from reroll import ReplayBufferConfig
 from reroll.ray.metrics import Export, points_of
 from reroll.testing.buffer.builders import group

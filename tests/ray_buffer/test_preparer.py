@@ -7,7 +7,8 @@ import ray
 from ray.util.queue import Queue
 
 from prepare_loops.results import config, prompts_of, result
-from ray_buffer.actors import buffer_of, total
+from ray_buffer.actors import total
+from ray_buffer.pool import buffer_of
 from reroll import Closed, InvalidArgument, ReplayBufferConfig, WaitTimeout
 from reroll.ray import PreparerActor
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import ray
 
-from ray_buffer.actors import buffer_of
+from ray_buffer.pool import buffer_of
 from reroll import ReplayBufferConfig, WaitTimeout, open_readonly
 from reroll.testing.buffer.builders import group
 
@@ -29,18 +29,16 @@ async def test_a_reference_is_put_by_value():
 
 
 async def test_a_put_waits_for_what_is_not_there_yet():
-    @ray.remote(num_cpus=0)
+    @ray.remote(num_cpus=0, resources={"nowhere": 1})
     def never():
-        import time  # noqa: PLC0415
-
-        time.sleep(60)
+        pass
 
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         pending = never.remote()
         with pytest.raises(WaitTimeout):
             await buffer.put(pictured(pending), "t", timeout=0.1)
         assert len(buffer) == 0
-        ray.cancel(pending, force=True)
+        ray.cancel(pending)
 
 
 async def test_a_reference_is_kept_when_asked_for_and_let_go_with_its_group(tmp_path):

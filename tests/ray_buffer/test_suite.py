@@ -1,78 +1,62 @@
 """The conformance suite, run by handles of buffers in actors: of one shard, and of three."""
 
 import asyncio
-import uuid
-from itertools import count
 from typing import Any, ClassVar
 
 import pytest
-import ray
 
+from ray_buffer.pool import all_wait, take
 from reroll import ReplayBufferConfig
-from reroll.ray import RayReplayBuffer
-from reroll.ray import handle as handle_module
-from reroll.ray.dividing import divided
-from reroll.ray.shard import Place
-from reroll.testing.buffer.limits import LimitSuite
-from reroll.testing.buffer.look_and_change import LookAndChangeSuite
-from reroll.testing.buffer.puts import PutSuite
+from reroll.ray.calling import Line
+from reroll.ray.wire import Request
 from reroll.testing.buffer_suite import BufferSuite
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 class Actors:
-    """Buffers whose actors are used again by the next test: starting a process for each would take minutes."""
+    """Buffers in actors, and a look at what goes on in them."""
 
     shards: ClassVar[int] = 1
-    _names: ClassVar[Any] = count()
-    _free: ClassVar[dict[int, list[Any]]] = {}
 
     @pytest.fixture(autouse=True)
-    def kept(self, monkeypatch):
-        self.used: list[Any] = []
-        self.made: list[RayReplayBuffer] = []
-        monkeypatch.setattr(handle_module, "_end", lambda about: None)
+    def watched(self, monkeypatch):
+        """Give the actors back at the end; know meanwhile which calls have no reply yet."""
+        self.made: list[Any] = []
+        self.open: set[str] = set()
+        until_replied = Line._until_replied
+
+        async def noted(line: Line, request: Request, *rest: Any) -> Any:
+            self.open.add(request.id)
+            try:
+                return await until_replied(line, request, *rest)
+            finally:
+                self.open.discard(request.id)
+
+        monkeypatch.setattr(Line, "_until_replied", noted)
         yield
-        Actors._free.setdefault(self.shards, []).extend(self.used)
+        for buffer in self.made:
+            buffer.give_back()
 
     async def make(self, config: ReplayBufferConfig) -> Any:
-        free = Actors._free.setdefault(self.shards, [])
-        if not free:
-            buffer = RayReplayBuffer.create(
-                config, name=f"suite-{next(Actors._names)}", num_shards=self.shards
-            )
-        else:
-            buffer = _anew(free.pop(), config)
-        self.used.append(buffer)
-        self.made.append(buffer)
-        return buffer
+        self.made.append(take(config, num_shards=self.shards))
+        return self.made[-1]
 
     async def settle(self) -> None:
-        """Let calls reach the actors, what they have done be written to the books, and replies come back."""
-        for _ in range(3):
-            for _ in range(5):
-                await asyncio.sleep(0)
-            for buffer in self.made:
-                for line in buffer._spread.lines:
-                    while not await line.actor.__ray_call__.remote(
-                        lambda shard: shard._books._writing is None
-                    ):
-                        pass
-                    await line.call("count", {"task_name": "t", "group_status": "completed"})
+        """Go on when every call that was started waits in its shard for others, or is over; seen twice."""
+        before, now = None, await self._waiting()
+        while now is None or now != before:
+            before, now = now, await self._waiting()
 
-
-def _anew(old: RayReplayBuffer, config: ReplayBufferConfig) -> RayReplayBuffer:
-    """Return a new buffer in the actors of one that was closed."""
-    about = old._about._replace(config=config, life=uuid.uuid4().hex)
-    handle_module._made[about.life] = handle_module._made.pop(old._about.life)
-    for index, part in enumerate(divided(config, about.shards)):
-        actor = ray.get_actor(handle_module._actor_name(about, index))
-        place = Place(handle_module._key(about, index), index, about.shards, about.life, about.holder_ttl_s)
-        ray.get(actor.__ray_call__.remote(lambda shard, *args: shard.__init__(*args), part, place, about))
-        if (error := ray.get(actor.ready.remote())) is not None:
-            raise error
-    return RayReplayBuffer(about)
+    async def _waiting(self) -> set[str] | None:
+        """Return the calls that wait in the shards, None if anything is on its way, there or here."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        lines = [line for buffer in self.made for line in buffer._spread.lines]
+        answers = [await line.actor.waiting.remote() for line in lines]
+        waiting = {number for answer in answers for number in answer or ()}
+        is_still = None not in answers and all_wait() and not any(line._told for line in lines)
+        return waiting if is_still and waiting == self.open else None
 
 
 class TestOneShard(Actors, BufferSuite):
@@ -123,22 +107,6 @@ _OF_ONE_SHARD = {
 }
 
 
-class ThreeShards(Actors, BufferSuite):
+class TestThreeShards(Actors, BufferSuite):
     shards = 3
     locals().update(dict.fromkeys(name for names in _OF_ONE_SHARD.values() for name in names))
-
-
-@pytest.mark.slow
-class TestThreeShardsWhole(ThreeShards):
-    pass
-
-
-class TestThreeShards(ThreeShards):
-    """What goes to one shard is that of one shard, and refused by the same: it is left to the long runs."""
-
-    _LEFT_OUT = (PutSuite, LimitSuite, LookAndChangeSuite)
-    locals().update(
-        dict.fromkeys(name for suite in _LEFT_OUT for name in vars(suite) if name.startswith("test"))
-    )
-    test_an_unknown_status_is_an_error = None
-    test_a_wrong_argument_changes_nothing = None

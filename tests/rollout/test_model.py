@@ -200,7 +200,7 @@ def test_rollouts_can_be_watched():
 
 
 def test_memory_is_at_most_ten_bytes_a_token_and_one_kilobyte_a_group():
-    groups, members, prompt, response = 200, 8, 256, 1024
+    groups, members, prompt, response = 50, 8, 256, 1024
     rng = np.random.default_rng(0)
 
     prompt_ids = rng.integers(0, 150_000, prompt).tolist()

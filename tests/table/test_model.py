@@ -5,7 +5,7 @@ import warnings
 from unittest.mock import patch
 
 import pytest
-from hypothesis import assume, note, settings
+from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -149,4 +149,3 @@ class TableAgainstNaive(RuleBasedStateMachine):
 
 
 TestTableAgainstNaive = TableAgainstNaive.TestCase
-TestTableAgainstNaive.settings = settings(max_examples=2 * settings.default.max_examples)

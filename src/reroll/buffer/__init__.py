@@ -27,7 +27,7 @@ references     Ray references inside of groups
 
 What it tells:
 flow           what was put and what was trained, counted as it passes
-stats, report  stats()
+stats, report  stats(); watching: its warnings
 metrics        metrics()
 arrow          to_arrow() and to_pandas()
 """

@@ -107,11 +107,14 @@ class Chunk(NamedTuple):
     uids: list[int]
 
 
-def chunks(uids: IntArray, num_tokens: IntArray) -> Iterator[Chunk]:
+def chunks(
+    uids: IntArray, num_tokens: IntArray, max_groups: int | None = None, max_tokens: int | None = None
+) -> Iterator[Chunk]:
     """Yield parts with a bounded number of groups and, unless a group alone has more, of tokens."""
+    max_groups, max_tokens = max_groups or _CHUNK_GROUPS, max_tokens or _CHUNK_TOKENS
     start, tokens = 0, 0
     for place, more in enumerate(num_tokens.tolist()):
-        if place > start and (tokens + more > _CHUNK_TOKENS or place - start == _CHUNK_GROUPS):
+        if place > start and (tokens + more > max_tokens or place - start == max_groups):
             yield Chunk(start, uids[start:place].tolist())
             start, tokens = place, 0
         tokens += more

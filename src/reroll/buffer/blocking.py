@@ -73,6 +73,7 @@ class BlockingReplayBuffer:
     rewind = blocking(ReplayBuffer.rewind)
     count = blocking(ReplayBuffer.count)
     count_statuses = blocking(ReplayBuffer.count_statuses)
+    count_where = blocking(ReplayBuffer.count_where)
     query = blocking(ReplayBuffer.query)
     peek = blocking(ReplayBuffer.peek)
     ledger = blocking(ReplayBuffer.ledger)

@@ -20,6 +20,10 @@ class Deadlines:
         """Forget something that ended otherwise."""
         self._ends.pop(number, None)
 
+    def of(self, number: int) -> float | None:
+        """Return when something ends; None: never by itself."""
+        return self._ends.get(number)
+
     def next(self) -> float | None:
         """Return the earliest end."""
         while self._heap and self._heap[0][1] not in self._ends:

@@ -22,6 +22,9 @@ from reroll.rollout.measure import Measure
 Histogram = dict[int, int]
 """How often each value occurred."""
 
+SUPERSEDED: Final = "superseded"
+"""What a put came to that was refused, beside the statuses."""
+
 FINISHED: Final = (Status.COMPLETED, Status.FILTERED)
 """Groups put as these have whole responses; others would make what was produced look shorter than it is."""
 
@@ -134,6 +137,17 @@ class TaskFlow:
     """By verb."""
 
 
+@dataclass(slots=True)
+class _Line:
+    """Calls of one verb that wait for one task."""
+
+    calls: int = 0
+    since: float = 0.0
+    """When the first of them came."""
+    busy_s: float = 0.0
+    """Seconds in which somebody waited, until then."""
+
+
 class Flow:
     """What passed of all tasks."""
 
@@ -143,6 +157,8 @@ class Flow:
         """When the buffer was made or resumed, in monotonic seconds; rates need it."""
         self.earlier: dict[str, TaskFlow] = {}
         """What had passed by then."""
+        self._calls: dict[object, tuple[str, Sequence[str], float]] = {}
+        self._lines: dict[tuple[str, str], _Line] = {}
 
     def put(self, task_name: str, summary: GroupSummary, status: Status) -> None:
         """Count a put that succeeded; `status` is what the group came to."""
@@ -150,6 +166,11 @@ class Flow:
         flow.puts[status.value] = flow.puts.get(status.value, 0) + 1
         if summary.status in FINISHED:
             flow.produced.add(summary.measure)
+
+    def superseded(self, task_name: str) -> None:
+        """Count a put that was refused, because another producer had put the group."""
+        flow = self._task(task_name)
+        flow.puts[SUPERSEDED] = flow.puts.get(SUPERSEDED, 0) + 1
 
     def trained(self, task_name: str, group: Group, step: int | None, use: int = 1) -> None:
         """Count a COMPLETED group that is handed to a trainer for a training step; `use` counts from 1."""
@@ -207,6 +228,41 @@ class Flow:
         wait.total_s += seconds
         wait.max_s = max(wait.max_s, seconds)
 
+    def begin_wait(self, verb: str, task_names: Sequence[str], now: float) -> object:
+        """Note that a call may have to wait; return what to end it by."""
+        call = object()
+        self._calls[call] = verb, task_names, now
+        for task in task_names:
+            line = self._lines.get((verb, task))
+            if line is None:
+                line = self._lines[verb, task] = _Line()
+            if not line.calls:
+                line.since = now
+            line.calls += 1
+        return call
+
+    def end_wait(self, call: object, now: float) -> None:
+        """Note that it waits no more."""
+        verb, task_names, _ = self._calls.pop(call)
+        for task in task_names:
+            line = self._lines[verb, task]
+            line.calls -= 1
+            if not line.calls:
+                line.busy_s += now - line.since
+
+    def lines(self, task_name: str, now: float) -> dict[str, tuple[int, float, float]]:
+        """Return, by verb, how many calls wait at a time, how long the longest has, and in how many seconds any did."""
+        told: dict[str, tuple[int, float, float]] = {}
+        for (verb, task), line in self._lines.items():
+            if task == task_name:
+                busy = line.busy_s + (now - line.since if line.calls else 0.0)
+                told[verb] = line.calls, 0.0, busy
+        for verb, names, since in self._calls.values():
+            if task_name in names:
+                count, longest, busy = told[verb]
+                told[verb] = count, max(longest, now - since), busy
+        return told
+
     def state(self) -> dict[str, Any]:
         """Return all counts as plain values."""
         plain: dict[str, Any] = msgspec.to_builtins(self.tasks, str_keys=True)
@@ -216,6 +272,8 @@ class Flow:
         """Become what `state` told; rates count from here on."""
         self.tasks = msgspec.convert(state, dict[str, TaskFlow], str_keys=True)
         self.earlier = deepcopy(self.tasks)
+        for line in self._lines.values():
+            line.busy_s = 0.0
 
     def _task(self, name: str) -> TaskFlow:
         flow = self.tasks.get(name)

@@ -160,11 +160,12 @@ class HandingOut(Shell):
         # Only looks, takes nothing: it stands in no queue but its own.
         await self._wait([object()], lambda: self._is_ready(wanted, status), deadline, lambda: "wait_ready")
 
-    async def ack_lease(self, lease: int) -> None:
+    async def ack_lease(self, lease: int, *, train_step: int | None = None) -> None:
         """Acknowledge a lease by its id; what `Batch.ack` does."""
         self._check_open()
+        step = checked_step("train_step", train_step)
         try:
-            self._leases.ack(lease)
+            self._leases.ack(lease, step)
         finally:
             self._changed()
             await self._written()
@@ -268,7 +269,7 @@ class HandingOut(Shell):
         deadline, shown = deadline_of(timeout), None
         while shown is None:
             wanted, status = await self._batch(sizes, group_status, wait, deadline, train_step)
-            lease, handed = self._leases.lend(wanted, status, self._end_of(ttl_s))
+            lease, handed = self._leases.lend(wanted, status, self._clock(), self._end_of(ttl_s))
             self._changed()
             given = list(handed.values())
             shown = await self._deliver(given, partial(self._unlend, lease, given))

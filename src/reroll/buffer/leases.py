@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -11,6 +12,7 @@ import numpy as np
 from reroll.buffer.deadlines import Deadlines
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
+from reroll.buffer.stats import OpenLease
 from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.lending import acknowledge, give_back
 from reroll.engine.task import Task
@@ -18,6 +20,8 @@ from reroll.errors import InvalidArgument, LeaseExpired
 
 _REMEMBERED: Final = 4096
 """How many leases that ended are remembered, for late and for repeated acknowledgements."""
+_SHOWN: Final = 100
+"""How many leases are told of."""
 
 
 class Lent(NamedTuple):
@@ -47,6 +51,7 @@ class Leases:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._open: dict[int, Held] = {}
+        self._since: dict[int, float] = {}  # of open ones
         self._deadlines = Deadlines()  # of open ones
         self._ended: OrderedDict[int, Held] = OrderedDict()  # by time, not yet acknowledged
         self._ended_with: dict[int, set[int]] = {}  # by uid: those of them that held it
@@ -58,13 +63,26 @@ class Leases:
     def __len__(self) -> int:
         return len(self._open)
 
+    def open_leases(self, now: float) -> list[OpenLease]:
+        """Return the oldest leases that are open, at a time."""
+        return [
+            OpenLease(
+                id=lease,
+                tasks=list(held.steps),
+                groups=len(held.lent),
+                held_s=now - self._since[lease],
+                ends_in_s=None if (end := self._deadlines.of(lease)) is None else end - now,
+            )
+            for lease, held in islice(self._open.items(), _SHOWN)
+        ]
+
     @property
     def num_groups(self) -> int:
         """How many groups are lent, each as often as it is."""
         return sum(len(held.lent) for held in self._open.values())
 
     def lend(
-        self, wanted: Mapping[Task, int], status: int, deadline: float | None
+        self, wanted: Mapping[Task, int], status: int, now: float, deadline: float | None
     ) -> tuple[int, dict[str, Handed]]:
         """Lend what is there of what is wanted; return the lease's id, and what is lent, by task."""
         handed = {task.name: self._groups.lend(task, status, n) for task, n in wanted.items() if n}
@@ -74,13 +92,16 @@ class Leases:
             steps={task.name: task.step for task in wanted},
         )
         self.last += 1
-        self._open[self.last] = held
+        self._open[self.last], self._since[self.last] = held, now
         self._deadlines.add(self.last, deadline)
         self._changed(self.last)
         return self.last, handed
 
-    def ack(self, lease: int) -> None:
-        """Let the groups of a lease be consumed. Raises LeaseExpired for those that were handed out again."""
+    def ack(self, lease: int, step: int | None = None) -> None:
+        """Let the groups of a lease be consumed, by this training step or that which they were lent for.
+
+        Raises LeaseExpired for those that were handed out again.
+        """
         if lease in self._acked:  # a repeated call is harmless
             return
         held = self._close(lease)
@@ -89,7 +110,7 @@ class Leases:
             slots = self._slots(held)
             mine = slots[self._groups.engine.columns.place[slots] != UNCOMMITTED]  # others have their takers
             self._groups.count_trained(slots)
-            self._groups.settle(acknowledge(self._groups.engine, slots, held.steps))
+            self._groups.settle(acknowledge(self._groups.engine, slots, _steps(held, step)))
             self._groups.consumed(mine)
             return
         held = self._forget_ended(lease)
@@ -99,7 +120,7 @@ class Leases:
         still = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         usable = [uid for uid in still if uid not in held.handed_again]
         slots = self._groups.resident_slots(usable)
-        self._groups.use(usable, held.status, held.steps)
+        self._groups.use(usable, held.status, _steps(held, step))
         self._groups.consumed(slots)
         if held.handed_again:
             raise LeaseExpired(
@@ -214,6 +235,7 @@ class Leases:
 
     def _close(self, lease: int) -> Held | None:
         self._deadlines.discard(lease)
+        self._since.pop(lease, None)
         return self._open.pop(lease, None)
 
     def _forget_ended(self, lease: int) -> Held | None:
@@ -247,3 +269,7 @@ class Leases:
         settled = give_back(self._groups.engine, slots)
         self._groups.settle(settled)
         self._groups.recheck(np.setdiff1d(settled.back, settled.gone))
+
+
+def _steps(held: Held, step: int | None) -> dict[str, int | None]:
+    return held.steps if step is None else dict.fromkeys(held.steps, step)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from reroll.buffer import arrow
@@ -12,17 +13,17 @@ from reroll.buffer.arguments import (
     checked_uids,
 )
 from reroll.buffer.handed import Handed
-from reroll.buffer.metrics import metrics_of
-from reroll.buffer.report import stats_of
+from reroll.buffer.metrics import metrics_from
+from reroll.buffer.report import Report, parts_of, stats_from
 from reroll.buffer.shell import Shell
-from reroll.buffer.stats import Stats
+from reroll.buffer.stats import DiskUse, Stats
 from reroll.engine.columns import PLACES
 from reroll.engine.ledger import Amount
+from reroll.engine.ordering import parse_order, sort_slots
 from reroll.engine.rows import Row, find, find_anywhere, rows_of
 from reroll.engine.task import STATUS_CODE
 from reroll.errors import CorruptData, InvalidArgument, UnknownUid
-from reroll.query import FIELDS, parse_query
-from reroll.query.values import typed
+from reroll.query import parse_query
 from reroll.rollout import Status
 
 
@@ -46,19 +47,27 @@ class Looking(Shell):
         return {name: {status: await self.count(name, status) for status in wanted} for name in names}
 
     async def query(
-        self, where: Where, *, order_by: str | None = None, limit: int | None = None
+        self, where: Where, *, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> list[Row]:
         """Return a row of metadata for each resident group that satisfies a query.
 
         In order of uid, or of a field: `order_by="reward_std"`, or `"-reward_std"` for the largest first; groups
-        without a value come last. Raises QueryError that names the path inside the query.
+        without a value come last. `offset` leaves out the first ones, `limit` those after so many: only what is returned is
+        made into rows. Raises QueryError that names the path inside the query.
         """
         self._check_open()
         parsed = parse_query(where)
-        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-            raise InvalidArgument(f"limit must be None or a whole number of at least 0, not {limit!r}")
-        _checked_order(order_by)
-        return in_order(rows_of(self._engine, find(self._engine, parsed)), order_by)[:limit]
+        order, first = parse_order(order_by), _checked_size("offset", offset)
+        last = None if limit is None else first + _checked_size("limit", limit)
+        slots = find(self._engine, parsed)
+        if order is not None:
+            slots = sort_slots(self._engine, slots, *order)
+        return rows_of(self._engine, slots[first:last])
+
+    async def count_where(self, where: Where) -> int:
+        """Return how many resident groups satisfy a query. Raises QueryError that names the path inside the query."""
+        self._check_open()
+        return len(find(self._engine, parse_query(where)))
 
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
         """Return the rollouts of groups, in this order, without taking them.
@@ -115,13 +124,34 @@ class Looking(Shell):
     async def stats(self) -> Stats:
         """Return counts, histograms, wait times, rates and warnings."""
         self._check_open()
-        stats = stats_of(self._groups, self._clock())
-        return replace(stats, leases=len(self._leases), reservations=len(self._reservations))
+        stats = stats_from([self._report()])
+        return replace(stats, warnings=self._watch.look(stats))
 
     async def metrics(self) -> dict[str, float]:
         """Return a flat dict of numbers, ready for W&B or TensorBoard."""
-        self._check_open()
-        return metrics_of(self._groups, self._clock())
+        return metrics_from(await self.stats())
+
+    def _report(self) -> Report:
+        now, started = self._clock(), self._groups.flow.started
+        parts = parts_of(self._groups, now)
+        return Report(
+            parts=parts,
+            leases=len(self._leases),
+            open_leases=self._leases.open_leases(now),
+            reservations=len(self._reservations),
+            max_bytes=self._engine.max_bytes,
+            memory_bytes=self._memory_bytes(),
+            disk=self._disk_use(),
+            seconds=None if started is None else now - started,
+        )
+
+    def _memory_bytes(self) -> int:
+        if self._disk is None:
+            return sum(task.num_bytes for task in self._engine.tasks.values())
+        return self._disk.resident_bytes
+
+    def _disk_use(self) -> DiskUse | None:
+        return None if self._disk is None else disk_use(self._disk.store.path, self._disk.store.commits)
 
     async def _members(self, uids: Sequence[int], place: int | None) -> list[list[Any] | None]:
         """Return the rollouts of groups; None for those that are no longer in their place, or damaged."""
@@ -155,26 +185,22 @@ class Looking(Shell):
         return shown
 
 
-def in_order(rows: list[Row], order_by: str | None) -> list[Row]:
-    """Return rows, which are in order of uid, in that of a field: those without a value last. Raises InvalidArgument."""
-    field = _checked_order(order_by)
-    if field is None:
-        return rows
-    missing = [row for row in rows if getattr(row, field) is None]
-    present = [row for row in rows if getattr(row, field) is not None]
-    descending = order_by is not None and order_by.startswith("-")
-    return sorted(present, key=lambda row: _order_key(getattr(row, field)), reverse=descending) + missing
+def report_of(buffer: Looking) -> Report:
+    """Return what the stats of a buffer are made of, for whoever tells several buffers as one. Raises Closed."""
+    buffer._check_open()  # noqa: SLF001  (of this module, and no verb)
+    return buffer._report()  # noqa: SLF001
 
 
-def _checked_order(order_by: str | None) -> str | None:
-    if order_by is None:
-        return None
-    field = order_by.removeprefix("-") if isinstance(order_by, str) else order_by
-    if not isinstance(field, str) or field not in FIELDS:
-        raise InvalidArgument(
-            f"order_by must be one of {', '.join(FIELDS)}, with '-' for descending, not {order_by!r}"
-        )
-    return field
+def disk_use(path: Path, commits: int = 0) -> DiskUse:
+    """Return what a file and its log take."""
+    sizes = [file.stat().st_size if file.exists() else 0 for file in (path, Path(f"{path}-wal"))]
+    return DiskUse(file_bytes=sizes[0], log_bytes=sizes[1], commits=commits)
+
+
+def _checked_size(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidArgument(f"{name} must be a whole number of at least 0, not {value!r}")
+    return value
 
 
 def _checked_place(place: str | None) -> int | None:
@@ -183,9 +209,3 @@ def _checked_place(place: str | None) -> int | None:
     if place not in PLACES:
         raise InvalidArgument(f"place must be one of {', '.join(PLACES)}, or None for all, not {place!r}")
     return PLACES.index(place)
-
-
-def _order_key(value: object) -> tuple[str, Any]:
-    """Return a key by which values of several kinds can be sorted: each kind by itself."""
-    kind, plain = typed(value)
-    return kind.name, plain

@@ -7,8 +7,7 @@ known yet is left out.
 
 from typing import Any, Final, NamedTuple
 
-from reroll.buffer.groups import Groups
-from reroll.buffer.report import LOSSES, VERBS, stats_of
+from reroll.buffer.report import LOSSES, VERBS
 from reroll.buffer.stats import Stats, TaskStats
 from reroll.engine.task import STATUSES
 
@@ -53,6 +52,7 @@ METRICS: Final[dict[str, Metric]] = {
     "gen/tokens": Metric("put.tokens", "tokens put, prompts included"),
     "gen/puts": Metric("num_puts", "puts; a group that comes back counts again"),
     **{f"gen/puts/{s.value}": Metric(f"puts.{s.value}", f"puts that came to {s.name}") for s in STATUSES},
+    "gen/superseded": Metric("superseded", "puts refused: another producer had put the group"),
     "gen/finished": Metric("produced.groups", "puts of groups with whole responses"),
     **_response_metrics("gen", "produced", "put with whole responses"),
     "train/groups": Metric("trained.groups", "groups handed to a trainer; each use counts"),
@@ -90,11 +90,6 @@ METRICS: Final[dict[str, Metric]] = {
     **{f"buffer/wait_s/{v}": Metric(f"waits.{v}.total_s", f"seconds that {v} waited") for v in VERBS},
     **{f"buffer/wait_max_s/{v}": Metric(f"waits.{v}.max_s", f"longest wait of {v}") for v in VERBS},
 }
-
-
-def metrics_of(groups: Groups, now: float) -> dict[str, float]:
-    """Return every metric that is known at a time, in monotonic seconds."""
-    return metrics_from(stats_of(groups, now))
 
 
 def metrics_from(stats: Stats) -> dict[str, float]:

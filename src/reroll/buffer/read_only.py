@@ -12,11 +12,13 @@ from typing import Any, Self
 from reroll.buffer.blocking import under
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
-from reroll.buffer.looking import Looking
+from reroll.buffer.looking import Looking, disk_use
 from reroll.buffer.plain_calls import blocking
 from reroll.buffer.put import GroupRules
 from reroll.buffer.recording import read
 from reroll.buffer.references import OBJECT, Objects
+from reroll.buffer.stats import DiskUse
+from reroll.buffer.watching import Watch
 from reroll.codec import decode
 from reroll.engine.engine import Engine
 from reroll.engine.selectors.specs import Fifo
@@ -44,6 +46,13 @@ class _Look(Looking):
             self._groups.restore(memory.groups)
             self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = None  # no time passes here, so there are no rates
+        self._watch = Watch(logs=False)
+
+    def _memory_bytes(self) -> int:
+        return 0
+
+    def _disk_use(self) -> DiskUse:
+        return disk_use(self._saved.path)
 
     async def _show(self, handed: Sequence[Handed]) -> list[list[list[Any]]]:
         """Read rollouts, and let go of them again: those of a store may not fit into memory."""
@@ -84,6 +93,7 @@ class ReadOnlyBuffer:
         self._target = _Look(saved, self._lock, allow_pickle=allow_pickle)
         self._path = saved.path
 
+    count_where = blocking(Looking.count_where)
     query = blocking(Looking.query)
     count = blocking(Looking.count)
     count_statuses = blocking(Looking.count_statuses)

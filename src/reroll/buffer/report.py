@@ -1,6 +1,7 @@
 """stats(): what a buffer tells about itself. Nothing here changes anything or reads a clock. O(resident groups), vectorised."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
@@ -8,21 +9,32 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from reroll.buffer.flow import Histogram, Responses, TaskFlow, Wait
+from reroll.buffer.flow import SUPERSEDED, Histogram, Responses, TaskFlow, Wait
 from reroll.buffer.groups import Groups
-from reroll.buffer.stats import Distribution, Lengths, ResponseStats, Stats, TaskStats, share
+from reroll.buffer.stats import (
+    DiskUse,
+    Distribution,
+    Lengths,
+    Limits,
+    Magnitudes,
+    OpenLease,
+    ResponseStats,
+    Stats,
+    TaskStats,
+    Waiting,
+    share,
+)
 from reroll.engine.columns import NO_VERSION, RESIDENT, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import PUT, Amount
 from reroll.engine.task import COMPLETED, STATUSES, Task
-from reroll.rollout import Status
 
 LOSSES: Final = ("expired", "evicted", "filtered", "failed", "deleted", "lost")
 """Buckets of the ledger: tokens in them that were never trained are lost."""
 VERBS: Final = ("put", "reserve", "take", "sample")
 """What may have to wait."""
 
-_ENOUGH: Final = 20  # puts or rollouts; fewer say nothing about a share
+_MANY: Final = 1 << 20  # more groups that may be put than this are any number
 _CHUNK: Final = 8192  # rows
 
 
@@ -35,6 +47,9 @@ class Ready:
     uses: Histogram = field(default_factory=dict)
     bits: list[int] = field(default_factory=lambda: [0] * 64)  # of tokens a rollout, as in Responses
     tokens: float = 0.0
+    priorities: Histogram = field(default_factory=dict)
+    zeros: int = 0
+    priority: float = 0.0
 
     def add(self, engine: Engine, task: Task, slots: IntArray) -> None:
         columns = engine.columns
@@ -46,6 +61,11 @@ class Ready:
         for bits, count in enumerate(np.bincount(np.frexp(np.floor(lengths))[1]).tolist()):
             self.bits[bits] += count  # the exponent of a whole number is its bits
         self.tokens += float(lengths.sum())
+        priorities = columns.priority[slots]
+        above = priorities[priorities > 0]
+        _count(self.priorities, np.frexp(above)[1].astype(np.int64) - 1)
+        self.zeros += len(priorities) - len(above)
+        self.priority += float(above.sum())
 
 
 @dataclass(slots=True)
@@ -63,6 +83,23 @@ class Part:
     """What had passed when the buffer was made or resumed."""
     seconds: float | None
     """Since then."""
+    waiting: dict[str, Waiting]
+    limits: Limits
+
+
+@dataclass(slots=True)
+class Report:
+    """What one buffer knows of itself; reports of several buffers can be told together."""
+
+    parts: dict[str, Part]
+    leases: int
+    open_leases: list[OpenLease]
+    reservations: int
+    max_bytes: int | None
+    memory_bytes: int
+    disk: DiskUse | None
+    seconds: float | None
+    """Since it was made or resumed."""
 
 
 def parts_of(groups: Groups, now: float) -> dict[str, Part]:
@@ -79,23 +116,42 @@ def parts_of(groups: Groups, now: float) -> dict[str, Part]:
             flow=flow.tasks.get(name, TaskFlow()),
             earlier=flow.earlier.get(name),
             seconds=seconds,
+            waiting={
+                verb: Waiting(count=count, longest_s=longest, busy_s=busy)
+                for verb, (count, longest, busy) in flow.lines(name, now).items()
+            },
+            limits=_limits(task),
         )
         for name, task in groups.engine.tasks.items()
     }
 
 
-def stats_of(groups: Groups, now: float) -> Stats:
-    """Return what a buffer tells about itself at a time, in monotonic seconds."""
-    return stats_from([parts_of(groups, now)])
-
-
-def stats_from(buffers: Sequence[Mapping[str, Part]]) -> Stats:
-    """Return what several buffers tell about themselves as if they were one."""
-    names = dict.fromkeys(name for parts in buffers for name in parts)
-    tasks = {name: _describe([parts[name] for parts in buffers if name in parts]) for name in names}
-    total = _describe([part for parts in buffers for part in parts.values()])
-    warnings = [warning for name, stats in tasks.items() for warning in _warnings(name, stats)]
-    return Stats(tasks=tasks, total=total, num_bytes=total.num_bytes, out=total.out, warnings=warnings)
+def stats_from(reports: Sequence[Report]) -> Stats:
+    """Return what several buffers tell about themselves as if they were one. Nothing is warned of yet."""
+    names = dict.fromkeys(name for report in reports for name in report.parts)
+    tasks = {
+        name: _describe([report.parts[name] for report in reports if name in report.parts]) for name in names
+    }
+    parts = [part for report in reports for part in report.parts.values()]
+    total = _describe(parts)
+    sizes = [report.max_bytes for report in reports]
+    leases = sorted(
+        (lease for report in reports for lease in report.open_leases), key=lambda lease: -lease.held_s
+    )
+    return Stats(
+        tasks=tasks,
+        total=total,
+        num_bytes=total.num_bytes,
+        out=total.out,
+        leases=sum(report.leases for report in reports),
+        open_leases=leases,
+        reservations=sum(report.reservations for report in reports),
+        max_bytes=_sum_unless_none(sizes),
+        memory_bytes=sum(report.memory_bytes for report in reports),
+        disk=_disk([report.disk for report in reports if report.disk is not None]),
+        uptime_s=max((report.seconds for report in reports if report.seconds is not None), default=None),
+        warnings=[],
+    )
 
 
 def _describe(parts: Sequence[Part]) -> TaskStats:
@@ -116,8 +172,15 @@ def _describe(parts: Sequence[Part]) -> TaskStats:
         age=_joined(part.age for part in ready),
         uses=_joined(part.uses for part in ready),
         lengths=_lengths([part.bits for part in ready], sum(part.tokens for part in ready)),
+        priorities=Magnitudes(
+            count=sum(sum(part.priorities.values()) + part.zeros for part in ready),
+            total=sum(part.priority for part in ready),
+            histogram=_joined(part.priorities for part in ready).histogram,
+            zeros=sum(part.zeros for part in ready),
+        ),
         put=_sum(amount[PUT] for amount in amounts),
         puts={s.value: sum(f.puts.get(s.value, 0) for f in flows) for s in STATUSES},
+        superseded=sum(f.puts.get(SUPERSEDED, 0) for f in flows),
         produced=_responses([f.produced for f in flows], [e.produced for e in earlier], seconds),
         trained=_responses([f.trained for f in flows], [e.trained for e in earlier], seconds),
         trained_staleness={
@@ -128,31 +191,9 @@ def _describe(parts: Sequence[Part]) -> TaskStats:
         trained_uses=_joined(f.uses for f in flows),
         lost_tokens={loss: _untrained(_sum(amount[loss] for amount in amounts)) for loss in LOSSES},
         waits={verb: _wait([f.waits[verb] for f in flows if verb in f.waits]) for verb in VERBS},
+        waiting={verb: _waiting([p.waiting[verb] for p in parts if verb in p.waiting]) for verb in VERBS},
+        limits=_joined_limits([part.limits for part in parts]),
     )
-
-
-def _warnings(name: str, stats: TaskStats) -> Iterator[str]:
-    puts, trained, produced = sum(stats.puts.values()), stats.trained, stats.produced
-    if puts < _ENOUGH:
-        return
-    failed = stats.puts[Status.FAILED.value] / puts
-    if failed > 0.1:
-        yield (
-            f"task {name!r}: {failed:.0%} of its puts failed; read the error_msg of its FAILED groups, and keep the rest "
-            f"of such groups with on_failed='drop_member'"
-        )
-    expired = share(stats.lost_tokens["expired"], stats.put.tokens)
-    if expired is not None and expired > 0.3:
-        yield (
-            f"task {name!r}: {expired:.0%} of its tokens expired untrained; raise its stale threshold, generate less "
-            f"ahead of the trainer, or take the stalest first"
-        )
-    mean, usual = trained.lengths.mean, produced.lengths.mean
-    if trained.rollouts >= _ENOUGH and mean is not None and usual is not None and mean < usual / 2:
-        yield (
-            f"task {name!r}: trained responses have {mean:.0f} tokens on average, produced ones {usual:.0f}: long ones "
-            f"do not reach the trainer; raise its stale threshold, or let aborted groups be continued"
-        )
 
 
 def _responses(
@@ -226,6 +267,64 @@ def _wait(waits: Sequence[Wait]) -> Wait:
         total_s=sum(wait.total_s for wait in waits),
         max_s=max((wait.max_s for wait in waits), default=0.0),
     )
+
+
+def _waiting(found: Sequence[Waiting]) -> Waiting:
+    return Waiting(
+        count=sum(one.count for one in found),
+        longest_s=max((one.longest_s for one in found), default=0.0),
+        busy_s=max((one.busy_s for one in found), default=0.0),  # at least; who knows how they overlap
+    )
+
+
+def _limits(task: Task) -> Limits:
+    settings, ready = task.settings, len(task.completed)
+    inserts = _most(_MANY, task.can_insert)
+    return Limits(
+        limiter=str(settings.limiter),
+        capacity=settings.capacity,
+        occupied=ready + task.leased,
+        inserts=task.counters.inserts,
+        samples=task.counters.samples,
+        inserts_left=None if inserts == _MANY else inserts,
+        samples_left=_most(ready, task.can_sample),
+        starts_left=None if settings.window is None else task.may_start(),
+    )
+
+
+def _most(limit: int, can: Callable[[int], bool]) -> int:
+    """Return the largest number up to a limit that can be: what is too much for a few is too much for more."""
+    return bisect_left(range(1, limit + 1), x=True, key=lambda k: not can(k))
+
+
+def _joined_limits(limits: Sequence[Limits]) -> Limits:
+    starts = [one.starts_left for one in limits if one.starts_left is not None]
+    return Limits(
+        limiter="; ".join(dict.fromkeys(one.limiter for one in limits)),
+        capacity=_sum_unless_none([one.capacity for one in limits]),
+        occupied=sum(one.occupied for one in limits),
+        inserts=sum(one.inserts for one in limits),
+        samples=sum(one.samples for one in limits),
+        inserts_left=_sum_unless_none([one.inserts_left for one in limits]),
+        samples_left=sum(one.samples_left for one in limits),
+        starts_left=sum(starts) if starts else None,
+    )
+
+
+def _disk(parts: Sequence[DiskUse]) -> DiskUse | None:
+    if not parts:
+        return None
+    return DiskUse(
+        file_bytes=sum(part.file_bytes for part in parts),
+        log_bytes=sum(part.log_bytes for part in parts),
+        commits=sum(part.commits for part in parts),
+    )
+
+
+def _sum_unless_none(numbers: Sequence[int | None]) -> int | None:
+    """Return the sum of limits; where one is unlimited, all together are."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known and len(known) == len(numbers) else None
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:

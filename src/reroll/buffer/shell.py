@@ -17,6 +17,7 @@ from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservations
 from reroll.buffer.storable import Storable
+from reroll.buffer.watching import Watch
 from reroll.buffer.written import trusting_nothing
 from reroll.engine.rewinding import bring_home
 from reroll.engine.state import restore, write_off
@@ -50,6 +51,7 @@ class Shell:
         self._put_ids = PutIds(put_id_history)
         self._leases = Leases(groups)
         self._reservations = Reservations()
+        self._watch = Watch()
         self._disk: Disk | None = None
         self._allow_pickle = allow_pickle
         self._storable = Storable(allow_pickle=allow_pickle)
@@ -105,11 +107,13 @@ class Shell:
         self._groups.restore(memory.groups)
         self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = self._clock()
+        self._watch = Watch()
         self._groups.restore_rules(memory.small["rules"])
         self._leases.restore(memory.small["last_lease"], memory.leases)
         self._reservations.last = memory.small["last_reservation"]
         self._put_ids.restore(memory.put_ids)
         self._groups.out.returned = set(memory.small["returned"])
+        self._groups.out.superseded = dict(memory.small.get("superseded", ()))
         self._groups.come_home(*home)  # whoever had them is no more
 
     def _rest(self) -> dict[str, Any]:
@@ -120,6 +124,7 @@ class Shell:
             "last_lease": self._leases.last,
             "last_reservation": self._reservations.last,
             "returned": sorted(self._groups.out.returned),
+            "superseded": list(self._groups.out.superseded.items()),
         }
 
     async def _written(self) -> None:
@@ -240,17 +245,21 @@ class Shell:
 
         `prepare` is done when it is possible, and may make it impossible again: then the wait goes on.
         """
-        started, waited = self._clock(), False
-        while True:
-            waited |= await self._wait(queues, possible, deadline, lambda: what + wanted())
-            if prepare is None:
-                break
-            prepare()
-            if possible():
-                break
-            self._waits.wake()  # whatever went has made room
+        started, waited, flow = self._clock(), False, self._groups.flow
+        call = flow.begin_wait(what, [task.name for task in queues.values()], started)
+        try:
+            while True:
+                waited |= await self._wait(queues, possible, deadline, lambda: what + wanted())
+                if prepare is None:
+                    break
+                prepare()
+                if possible():
+                    break
+                self._waits.wake()  # whatever went has made room
+        finally:
+            flow.end_wait(call, self._clock())
         for task in queues.values() if waited else ():
-            self._groups.flow.waited(what, task.name, self._clock() - started)
+            flow.waited(what, task.name, self._clock() - started)
 
     async def _wait(
         self,

@@ -49,6 +49,65 @@ class Lengths(Distribution):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Magnitudes(Distribution):
+    """How often numbers occurred, by powers of two: key -1 of the histogram counts 0.5 to below 1; what is 0 is in no key."""
+
+    zeros: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Calls that wait at this moment."""
+
+    count: int = 0
+    longest_s: float = 0.0
+    busy_s: float = 0.0
+    """Seconds, since the buffer was made or resumed, in which at least one waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far a task is from making somebody wait."""
+
+    limiter: str
+    capacity: int | None
+    """COMPLETED groups that fit; None: any number."""
+    occupied: int
+    """COMPLETED groups that are here or leased."""
+    inserts: int
+    samples: int
+    """As the limiter counts them."""
+    inserts_left: int | None
+    """COMPLETED groups that may be put before a put has to wait; None: a million or more."""
+    samples_left: int
+    """COMPLETED groups that may be handed out now; fewer than are here where the limiter holds them back."""
+    starts_left: int | None
+    """Groups that producers may start under the staleness window; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLease:
+    """Groups that a trainer or producer holds, and has not acknowledged."""
+
+    id: int
+    tasks: list[str]
+    groups: int
+    held_s: float
+    ends_in_s: float | None
+    """None: it lasts until its holder is done or gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUse:
+    """What a store takes on disk."""
+
+    file_bytes: int
+    log_bytes: int
+    commits: int
+    """Since the store was opened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseStats:
     """Responses that passed since the start."""
 
@@ -88,10 +147,14 @@ class TaskStats:
     """The same by how often they were sampled."""
     lengths: Lengths
     """The same by tokens a rollout: the mean of each group, prompts included."""
+    priorities: Magnitudes
+    """The same by priority."""
     put: Amount
     """As in the ledger: a group that comes back counts once, and adds the tokens that are new."""
     puts: dict[str, int]
     """Puts by the status that each came to; a group that comes back counts again."""
+    superseded: int
+    """Puts that were refused, because another producer had put the group."""
     produced: ResponseStats
     """Puts of finished groups: COMPLETED or FILTERED, also when they expired on arrival."""
     trained: ResponseStats
@@ -104,6 +167,9 @@ class TaskStats:
     """Tokens that left and were never trained, by reason."""
     waits: dict[str, Wait]
     """By verb; a call that waited for several tasks counts for each."""
+    waiting: dict[str, Waiting]
+    """By verb, those that wait now."""
+    limits: Limits
 
     @property
     def num_groups(self) -> int:
@@ -122,6 +188,22 @@ class TaskStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatsWarning:
+    """Something that looks wrong; `str()` is the whole line."""
+
+    kind: str
+    """A name of `reroll.buffer.watching.RULES`."""
+    task: str
+    found: str
+    """What looks wrong."""
+    change: str
+    """What to change."""
+
+    def __str__(self) -> str:
+        return f"task {self.task!r}: {self.found}; {self.change}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """What a buffer tells about itself."""
 
@@ -131,11 +213,21 @@ class Stats:
     num_bytes: int
     out: int
     """Groups that producers took to roll them again."""
-    leases: int = 0
+    leases: int
     """Leases that are open."""
-    reservations: int = 0
+    open_leases: list[OpenLease]
+    """The oldest of them."""
+    reservations: int
     """Reservations that have groups left."""
-    warnings: list[str]
+    max_bytes: int | None
+    """How many bytes of rollouts fit; None: any number."""
+    memory_bytes: int
+    """Bytes of rollouts that are in memory; a store may hold the rest on disk only."""
+    disk: DiskUse | None
+    """None: nothing is kept on disk."""
+    uptime_s: float | None
+    """Since the buffer was made or resumed; None: it is a file."""
+    warnings: list[StatsWarning]
     """What looks wrong, and what to change."""
 
 

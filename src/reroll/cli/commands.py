@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from reroll import InvalidArgument, __version__
-from reroll.cli import serving
+from reroll.cli import files, inspecting, serving, showing, watching
+from reroll.cli.config_check import config_app
 from reroll.cli.ending import fail
 
 app = typer.Typer(name="reroll", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -58,5 +59,9 @@ def demo(
         raise typer.Exit(1)
 
 
-for _command in (serving.serve, serving.ping, serving.keygen):
+for _command in (
+    *(inspecting.inspect, showing.show, watching.dashboard, files.export, files.verify),
+    *(serving.serve, serving.ping, serving.keygen),
+):
     app.command()(_command)
+app.add_typer(config_app, name="config")

@@ -12,7 +12,7 @@ moves        how rows move between pools, places and buckets
 engine       the verbs, and one seeded generator
 lending      leases, on rows
 window       how many groups producers may start
-rows         rows as the query language sees them
+rows         rows as the query language sees them; ordering: in order of a field
 state        everything it knows, as plain values, and back
 
 It never waits, reads no clock, takes no lock and does no I/O. A verb succeeds, or raises WouldBlock or a

@@ -1,6 +1,7 @@
 """reroll on a Ray cluster: the buffer in actors, for producers and trainers on any node. Needs the extra `ray`.
 
-handle      RayReplayBuffer: create, connect, and the verbs of ReplayBuffer; blocking: the same for threads
+handle      RayReplayBuffer: create, connect, and the verbs of ReplayBuffer
+blocking    the same for threads; looping: the event loop behind it
 spreading   what is asked of which shard; handing: what is handed out; drawing: how much by whom; merging: many answers
 dividing    a configuration in parts
 calling     the way to one shard: deadlines, retries, cancellation; holding: that this process lives

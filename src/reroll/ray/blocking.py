@@ -1,72 +1,82 @@
-"""BlockingRayReplayBuffer: the verbs of RayReplayBuffer for threads, generated. Their event loop runs in one thread."""
+"""BlockingRayReplayBuffer: the verbs of RayReplayBuffer for threads, each made of its twin."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Final, TypeVar
+from types import TracebackType
+from typing import Any, Final, Self
 
-from reroll.buffer.plain_calls import BlockingLease
-from reroll.remote.verbs import VERBS
-
-T = TypeVar("T")
-
-
-class _Loop:
-    """The event loop of all blocking handles of this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; whoever is interrupted cancels it."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="reroll-ray", daemon=True).start()
-        running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return running.result()
-        except BaseException:
-            running.cancel()
-            raise
-
-
-run: Final = _Loop().run
-"""Run a coroutine to its end, in the event loop of all blocking handles."""
+from reroll.buffer.plain_calls import BlockingLease, blocking
+from reroll.config import ReplayBufferConfig
+from reroll.ray.handle import RayReplayBuffer
+from reroll.ray.looping import run
 
 
 class BlockingRayReplayBuffer:
     """Thread-safe; same verbs, arguments, results and errors as RayReplayBuffer, without `await`."""
 
-    def __init__(self, target: Any) -> None:
+    _run: Final = staticmethod(run)
+
+    def __init__(self, target: RayReplayBuffer) -> None:
         self._target = target
+
+    put = blocking(RayReplayBuffer.put)
+    reserve = blocking(RayReplayBuffer.reserve)
+    release = blocking(RayReplayBuffer.release)
+    advance = blocking(RayReplayBuffer.advance)
+    get = blocking(RayReplayBuffer.get)
+    take_batch = blocking(RayReplayBuffer.take_batch)
+    sample = blocking(RayReplayBuffer.sample)
+    is_ready = blocking(RayReplayBuffer.is_ready)
+    wait_ready = blocking(RayReplayBuffer.wait_ready)
+    ack_lease = blocking(RayReplayBuffer.ack_lease)
+    nack_lease = blocking(RayReplayBuffer.nack_lease)
+    trim_lease = blocking(RayReplayBuffer.trim_lease)
+    end_lease = blocking(RayReplayBuffer.end_lease)
+    refresh_staleness = blocking(RayReplayBuffer.refresh_staleness)
+    update_priorities = blocking(RayReplayBuffer.update_priorities)
+    patch = blocking(RayReplayBuffer.patch)
+    delete = blocking(RayReplayBuffer.delete)
+    forget = blocking(RayReplayBuffer.forget)
+    set_rate_limiter = blocking(RayReplayBuffer.set_rate_limiter)
+    save = blocking(RayReplayBuffer.save)
+    resume = blocking(RayReplayBuffer.resume)
+    commit = blocking(RayReplayBuffer.commit)
+    rewind = blocking(RayReplayBuffer.rewind)
+    count = blocking(RayReplayBuffer.count)
+    count_statuses = blocking(RayReplayBuffer.count_statuses)
+    count_where = blocking(RayReplayBuffer.count_where)
+    query = blocking(RayReplayBuffer.query)
+    peek = blocking(RayReplayBuffer.peek)
+    ledger = blocking(RayReplayBuffer.ledger)
+    stats = blocking(RayReplayBuffer.stats)
+    metrics = blocking(RayReplayBuffer.metrics)
+    to_arrow = blocking(RayReplayBuffer.to_arrow)
+    to_pandas = blocking(RayReplayBuffer.to_pandas)
+    close = blocking(RayReplayBuffer.close)
+    shard_stats = blocking(RayReplayBuffer.shard_stats)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._target,)
 
+    def __repr__(self) -> str:
+        return f"{self._target!r}.blocking()"
+
     def __len__(self) -> int:
         return len(self._target)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def config(self) -> ReplayBufferConfig:
+        """What the buffer was made from."""
+        return self._target.config
+
+    @wraps(RayReplayBuffer.lease)
     def lease(self, *args: Any, **kwargs: Any) -> BlockingLease:
         """Lend groups: `with buffer.lease(...) as batch: ...; batch.ack()`, or `batch = buffer.lease(...).take()`."""
         return BlockingLease(run, lambda: self._target.lease(*args, **kwargs))
-
-
-def _blocking(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(verb)
-    def call(self: BlockingRayReplayBuffer, /, *args: Any, **kwargs: Any) -> Any:
-        return run(getattr(self._target, name)(*args, **kwargs))
-
-    return call
-
-
-def _close(self: BlockingRayReplayBuffer) -> None:
-    """Close the buffer for everybody."""
-    run(self._target.close())
-
-
-for _name, _verb in VERBS.items():
-    setattr(BlockingRayReplayBuffer, _name, _blocking(_name, _verb))
-BlockingRayReplayBuffer.close = _close  # type: ignore[attr-defined]

@@ -4,8 +4,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import ray
@@ -22,8 +21,11 @@ _NONE: Final = -1.0
 _RETRY_S: Final = (0.05, 1.0)
 _MANY: Final = 64
 """How many calls travel together at most."""
-_LARGE: Final = 1 << 20
-"""Calls with so many bytes leave at once: the shard works on them while the next are made."""
+_LARGE: Final = 1 << 22
+"""Calls with so many bytes leave at once: the shard works on them while the next are made. Each trip has its price."""
+
+
+_Asked = tuple[Request, "asyncio.Future[Reply]"]
 
 
 class Line:
@@ -34,7 +36,7 @@ class Line:
         self._patience_s = patience_s
         self._actor: Any = None
         self._seen: list[str] = []
-        self._batch: list[tuple[Request, asyncio.Future[Reply]]] = []
+        self._batch: list[_Asked] = []
         self._told: set[asyncio.Future[Reply]] = set()
         self._batch_bytes = 0
         self._flushes: set[asyncio.Task[None]] = set()
@@ -64,8 +66,9 @@ class Line:
     ) -> Any:
         """Return what a verb of the shard returns, or raise what it raises.
 
-        `timeout` is how long the verb itself may wait, if it does, None for ever. With `together`, calls of the same moment
-        travel as one. Raises Unreachable if the shard does not answer, Closed if it never will.
+        `timeout` is how long the caller waits for the verb, if it may wait, None for ever: a shard that is away is waited for
+        as long. With `together`, calls of the same moment travel as one. Raises Unreachable if the shard does not answer,
+        Closed if it never will.
         """
         if self._told:
             await asyncio.wait(self._told, timeout=GRACE_S)
@@ -123,15 +126,15 @@ class Line:
     async def _within(self, sent: "asyncio.Future[Reply]", deadline: float | None) -> Reply:
         """Wait for a reply, and look now and then whether the shard is there."""
         while True:
-            left = _LOOK_S if deadline is None else min(_LOOK_S, max(0.0, deadline - time.monotonic()))
+            left = time_left(deadline)
             try:
-                done, _ = await asyncio.wait([sent], timeout=left)
+                done, _ = await asyncio.wait([sent], timeout=_LOOK_S if left is None else min(_LOOK_S, left))
             except asyncio.CancelledError:
                 sent.cancel()
                 raise
             if done:
                 return sent.result()
-            if deadline is not None and time.monotonic() >= deadline:
+            if time_left(deadline) == 0:
                 sent.cancel()
                 raise Unreachable(f"{self.name!r} did not answer in time: see whether its node is alive")
             await self._look()
@@ -145,9 +148,12 @@ class Line:
         ping.result()
 
     def _alone(self, request: Request) -> "asyncio.Future[Reply]":
+        return asyncio.wrap_future(self.actor.call.remote(self._telling(request)).future())
+
+    def _telling(self, request: Request) -> Request:
+        """Return a request that tells whose replies have arrived."""
         seen, self._seen = tuple(self._seen), []
-        sent = self.actor.call.remote(request._replace(seen=seen))
-        return asyncio.wrap_future(sent.future())
+        return request._replace(seen=seen)
 
     def _together(self, request: Request) -> "asyncio.Future[Reply]":
         """Send a request with all others of this turn of the event loop."""
@@ -166,32 +172,50 @@ class Line:
         if not part:
             return
         try:
-            sent = None if len(part) == 1 else self.actor.calls.remote([request for request, _ in part])
+            if len(part) == 1:
+                self._follow(self._pass_on(self._alone(part[0][0]), part[0][1]))
+            else:
+                first, *others = [request for request, _ in part]
+                sent = self.actor.calls.remote([self._telling(first), *others])
+                self._follow(self._arrive(part, sent))
         except RerollError as error:
             for _, future in part:
                 future.set_exception(error)
-            return
-        flush = asyncio.ensure_future(self._arrive(part, sent))
-        self._flushes.add(flush)
-        flush.add_done_callback(self._flushes.discard)
 
-    async def _arrive(self, part: list[tuple[Request, "asyncio.Future[Reply]"]], sent: Any) -> None:
-        replies: list[Reply | None] = [None] * len(part)
+    async def _arrive(self, part: Sequence[_Asked], sent: Any) -> None:
+        """Hand on the replies of calls that travelled together: those that are there first, and then the others."""
+        left = {request.id: (request, future) for request, future in part}
         try:
-            if sent is not None:
-                replies = await asyncio.wrap_future(sent.future())
-            waits = [reply or self._alone(request) for (request, _), reply in zip(part, replies, strict=True)]
+            while left:
+                replies: dict[str, Reply | None] = await asyncio.wrap_future(sent.future())
+                for number, reply in replies.items():
+                    request, future = left.pop(number)
+                    if reply is None:  # the shard was started anew
+                        self._follow(self._pass_on(self._alone(request), future))
+                    elif not future.done():
+                        future.set_result(reply)
+                left = {number: asked for number, asked in left.items() if not asked[1].done()}
+                if left:
+                    sent = self.actor.late.remote(list(left))
         except Exception as error:  # noqa: BLE001  (each caller raises it)
-            for _, future in part:
+            for _, future in left.values():
                 if not future.done():
                     future.set_exception(error)
-            return
-        for (_, future), reply in zip(part, waits, strict=True):
-            if isinstance(reply, Reply):
-                if not future.done():
-                    future.set_result(reply)
-            else:
-                reply.add_done_callback(partial(_pass_on, to=future))
+
+    async def _pass_on(self, reply: Awaitable[Reply], to: "asyncio.Future[Reply]") -> None:
+        try:
+            value = await reply
+        except Exception as error:  # noqa: BLE001  (the caller raises it)
+            if not to.done():
+                to.set_exception(error)
+        else:
+            if not to.done():
+                to.set_result(value)
+
+    def _follow(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
 
     def call_now(self, method: str, timeout: float) -> Any:
         """Call a method of the actor from where nobody can await. Raises Unreachable, Closed."""
@@ -205,12 +229,6 @@ class Line:
             raise Unreachable(f"{self.name!r} is being started again; repeat the call") from error
 
 
-def _pass_on(done: "asyncio.Future[Reply]", to: "asyncio.Future[Reply]") -> None:
-    if to.done():
-        return
-    if done.cancelled():
-        to.cancel()
-    elif (error := done.exception()) is not None:
-        to.set_exception(error)
-    else:
-        to.set_result(done.result())
+def time_left(deadline: float | None) -> float | None:
+    """Return how many seconds are left until a moment of `time.monotonic`, None for ever."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from reroll.errors import WaitTimeout
@@ -34,11 +34,21 @@ class Calls:
             return _given_up()
         return await self._wait(self._start(request))
 
-    async def replies(self, requests: Iterable[Request], patience_s: float) -> list[Reply | None]:
-        """Carry out several calls at once; None for those that take longer than a moment: ask for them one by one."""
-        tasks = [self._start(request) for request in requests]
-        await asyncio.wait(tasks, timeout=patience_s)
-        return [task.result() if task.done() and not task.cancelled() else None for task in tasks]
+    async def replies(self, requests: Sequence[Request], patience_s: float) -> dict[str, Reply]:
+        """Carry out several calls at once; return the replies, by id, of those that take no longer than a moment."""
+        for request in requests:
+            self.forget(request.seen)
+        tasks = {request.id: self._start(request) for request in requests}
+        await asyncio.wait(tasks.values(), timeout=patience_s)
+        return _replies_of(tasks)
+
+    async def late(self, numbers: Iterable[str]) -> dict[str, Reply | None]:
+        """Wait for the first of several calls that were started before; return replies, by id, None for an unknown call."""
+        tasks = {number: self._tasks[number] for number in numbers if number in self._tasks}
+        unknown: dict[str, Reply | None] = {number: None for number in numbers if number not in tasks}
+        if not unknown:
+            await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        return unknown | _replies_of(tasks)
 
     def forget(self, seen: Iterable[str]) -> None:
         """Drop the replies of calls that arrived."""
@@ -81,10 +91,18 @@ class Calls:
 
     async def _wait(self, task: "asyncio.Task[Reply]") -> Reply:
         await asyncio.wait([task])  # not awaited itself: a cancelled one has a reply, too
-        return _given_up() if task.cancelled() else task.result()
+        return _reply_of(task)
 
     def _forget_later(self, number: str) -> None:
         asyncio.get_running_loop().call_later(_KEPT_S, self.forget, (number,))
+
+
+def _replies_of(tasks: Mapping[str, "asyncio.Task[Reply]"]) -> dict[str, Reply]:
+    return {number: _reply_of(task) for number, task in tasks.items() if task.done()}
+
+
+def _reply_of(task: "asyncio.Task[Reply]") -> Reply:
+    return _given_up() if task.cancelled() else task.result()
 
 
 def _given_up() -> Reply:

@@ -11,7 +11,7 @@ from reroll.buffer.arguments import checked_sizes
 from reroll.config import ReplayBufferConfig
 from reroll.engine.selectors.specs import Prioritized, Uniform
 from reroll.errors import InvalidArgument, LeaseExpired, WaitTimeout
-from reroll.ray.calling import Line
+from reroll.ray.calling import Line, time_left
 from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, weighed
 from reroll.ray.holding import heart, this_holder
 from reroll.ray.wire import Draw, Lent, hand_out
@@ -49,8 +49,9 @@ class HandOut:
         got: dict[str, list[list[Any]]] = {task: [] for task in sizes}
         while True:
             missing = {task: n - len(got[task]) if n > 0 else n for task, n in sizes.items()}
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            lent = await self._lend({**arguments, "task_batch_sizes": missing, "timeout": left})
+            lent = await self._lend(
+                {**arguments, "task_batch_sizes": missing, "timeout": time_left(deadline)}
+            )
             samples = self._opened(lent)
             gone = await self._ack(lent, comes_back=not self._is_completed(arguments))
             for task, given in samples.items():
@@ -66,14 +67,14 @@ class HandOut:
                 heart.hold(self._lines[index].name, self._lines[index].actor, self._beat_s)
         return self._number(lent), self._opened(lent)
 
-    async def ack(self, number: int) -> None:
+    async def ack(self, number: int, train_step: int | None = None) -> None:
         """Acknowledge a batch. Raises LeaseExpired with the groups that were handed out again."""
         gone: list[int] = []
         lost: LeaseExpired | None = None
         for index, lease in self._leases(number).items():
             heart.settle(self._lines[index].name)
             try:
-                await self._lines[index].call("ack", {"lease": lease})
+                await self._lines[index].call("ack", {"lease": lease, "train_step": train_step})
             except LeaseExpired as error:
                 lost, gone = error, [*gone, *error.uids]
         if lost is not None:
@@ -145,10 +146,10 @@ class HandOut:
             lent = await self._lend_once(arguments)
             if lent is not None:
                 return lent
-            await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same at the same time
+            await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same, or a shard was away
 
     async def _lend_once(self, arguments: Mapping[str, Any]) -> dict[int, Lent] | None:
-        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if it is too little."""
+        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if that cannot be."""
         sizes = checked_sizes(arguments["task_batch_sizes"])
         asked, who = {**arguments, "wait": False, "timeout": None}, this_holder()
         answers = await asyncio.gather(
@@ -171,12 +172,19 @@ class HandOut:
                     kept[index] += [info.uid for info in parts[index].infos[:count]]
             claims = [{"lease": lease, "uids": uids} for lease, uids in zip(leases, kept, strict=True)]
             given: list[Lent] = await self._each("claim", claims)
+        except LeaseExpired:  # a shard was away since it drew
+            self._put_back(leases)
+            return None
         except BaseException:
-            for line, lease in zip(self._lines, leases, strict=True):
-                if lease is not None:
-                    line.tell("nack", {"lease": lease})
+            self._put_back(leases)
             raise
         return {index: self._as_one(sizes, lent, drawn, index) for index, lent in enumerate(given)}
+
+    def _put_back(self, leases: Sequence[int | None]) -> None:
+        """Give back what shards have drawn."""
+        for line, lease in zip(self._lines, leases, strict=True):
+            if lease is not None:
+                line.tell("nack", {"lease": lease})
 
     def _division(
         self, task: str, arguments: Mapping[str, Any], wanted: int, parts: Sequence[Drawn]
@@ -226,7 +234,8 @@ class HandOut:
 
         When all that is missing has come, one of the shards has got its share of it.
         """
-        left = _LOOK_S if deadline is None else min(_LOOK_S, max(0.0, deadline - time.monotonic()))
+        left = time_left(deadline)
+        look_s = _LOOK_S if left is None else min(_LOOK_S, left)
         shares = {task: max(1, n // len(self._lines)) for task, n in missing.items()}
         looks = [
             asyncio.ensure_future(
@@ -235,7 +244,7 @@ class HandOut:
                     {
                         "task_batch_sizes": {task: counts[task] + share for task, share in shares.items()},
                         "group_status": status,
-                        "timeout": left,
+                        "timeout": look_s,
                     },
                     timeout=left,
                 )

@@ -7,23 +7,27 @@ along with actors and tasks. What it asks of which shard, and how their answers 
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import ray
 from ray.exceptions import GetTimeoutError
 
 from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument, RerollError, Unreachable
 from reroll.ray import books
-from reroll.ray.blocking import BlockingRayReplayBuffer
 from reroll.ray.calling import GRACE_S, Line
 from reroll.ray.dividing import divided
 from reroll.ray.shard import Place, Shard
 from reroll.ray.spreading import Spread
-from reroll.remote.verbs import verbs_of
+from reroll.remote.verbs import asking
 from reroll.rollout import Status
+
+if TYPE_CHECKING:
+    from reroll.ray.blocking import BlockingRayReplayBuffer
 
 _made: dict[str, list[Any]] = {}
 """The actors of buffers that were made here, by life: without `detached`, Ray ends those whose maker forgets them."""
@@ -42,7 +46,6 @@ class About(NamedTuple):
     keep_refs: bool
 
 
-@verbs_of
 class RayReplayBuffer:
     """A buffer in actors of a Ray cluster: same verbs, arguments, results and errors as ReplayBuffer.
 
@@ -110,7 +113,7 @@ class RayReplayBuffer:
                     "max_restarts": -1,
                     "max_concurrency": 100_000,
                     **wishes,
-                    "name": _actor_name(about, index),
+                    "name": actor_name(about.name, index),
                     "namespace": space,
                     "lifetime": "detached" if detached else None,
                 }
@@ -133,7 +136,7 @@ class RayReplayBuffer:
     def connect(cls, name: str = "reroll", *, namespace: str | None = None, timeout: float = 60.0) -> Self:
         """Return a handle of a buffer that somebody has created. Raises Closed if there is none, Unreachable."""
         space = ray.get_runtime_context().namespace if namespace is None else namespace
-        line = Line(_actor_name_of(name, 0), space, timeout)
+        line = Line(actor_name(name, 0), space, timeout)
         return cls(line.call_now("about", timeout))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -146,8 +149,10 @@ class RayReplayBuffer:
         """Return how many groups are resident, whatever their status. Waits for the shards without `await`."""
         return sum(self._line(index).call_now("size", self._about.unreachable_s) for index in self._shards)
 
-    def blocking(self) -> BlockingRayReplayBuffer:
+    def blocking(self) -> "BlockingRayReplayBuffer":
         """Return the same buffer for threads: its verbs are called without `await`."""
+        from reroll.ray.blocking import BlockingRayReplayBuffer  # noqa: PLC0415  (made of this class)
+
         return BlockingRayReplayBuffer(type(self)(self._about))
 
     @property
@@ -159,6 +164,40 @@ class RayReplayBuffer:
     def actors(self) -> list[Any]:
         """The actors of the shards, for tools that look at them or end them; their methods are for handles only."""
         return [self._line(index).actor for index in self._shards]
+
+    put = asking(ReplayBuffer.put)
+    reserve = asking(ReplayBuffer.reserve)
+    release = asking(ReplayBuffer.release)
+    advance = asking(ReplayBuffer.advance)
+    get = asking(ReplayBuffer.get)
+    take_batch = asking(ReplayBuffer.take_batch)
+    sample = asking(ReplayBuffer.sample)
+    is_ready = asking(ReplayBuffer.is_ready)
+    wait_ready = asking(ReplayBuffer.wait_ready)
+    ack_lease = asking(ReplayBuffer.ack_lease)
+    nack_lease = asking(ReplayBuffer.nack_lease)
+    trim_lease = asking(ReplayBuffer.trim_lease)
+    end_lease = asking(ReplayBuffer.end_lease)
+    refresh_staleness = asking(ReplayBuffer.refresh_staleness)
+    update_priorities = asking(ReplayBuffer.update_priorities)
+    patch = asking(ReplayBuffer.patch)
+    delete = asking(ReplayBuffer.delete)
+    forget = asking(ReplayBuffer.forget)
+    set_rate_limiter = asking(ReplayBuffer.set_rate_limiter)
+    save = asking(ReplayBuffer.save)
+    resume = asking(ReplayBuffer.resume)
+    commit = asking(ReplayBuffer.commit)
+    rewind = asking(ReplayBuffer.rewind)
+    count = asking(ReplayBuffer.count)
+    count_statuses = asking(ReplayBuffer.count_statuses)
+    count_where = asking(ReplayBuffer.count_where)
+    query = asking(ReplayBuffer.query)
+    peek = asking(ReplayBuffer.peek)
+    ledger = asking(ReplayBuffer.ledger)
+    stats = asking(ReplayBuffer.stats)
+    metrics = asking(ReplayBuffer.metrics)
+    to_arrow = asking(ReplayBuffer.to_arrow)
+    to_pandas = asking(ReplayBuffer.to_pandas)
 
     def lease(
         self,
@@ -185,7 +224,7 @@ class RayReplayBuffer:
 
         async def take() -> Batch:
             number, samples = await self._spread.lease(arguments)
-            return Batch(self, number, samples)  # type: ignore[arg-type]  # verbs_of gives it ack_lease and nack_lease
+            return Batch(self, number, samples)
 
         return Lease(take)
 
@@ -198,11 +237,31 @@ class RayReplayBuffer:
                 await asyncio.wait([asyncio.wrap_future(line.actor.drain.remote().future())], timeout=GRACE_S)
             except RerollError:
                 continue  # closed before, or it does not answer: ended below
-        _end(self._about)
+        self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     async def shard_stats(self) -> list[Any]:
         """Return the `stats()` of each shard by itself."""
         return await self._spread.each("stats", [{}] * self._about.shards)
+
+    def _end(self) -> None:
+        """End the actors, and forget their books."""
+        about = self._about
+        for index in self._shards:
+            try:
+                actor = ray.get_actor(actor_name(about.name, index), namespace=about.namespace)
+            except ValueError:
+                continue
+            ray.kill(actor, no_restart=True)
+            books.forget(_key(about, index))
+        _made.pop(about.life, None)
 
     async def _call(self, verb: str, arguments: dict[str, Any]) -> Any:
         return await self._spread.call(verb, arguments)
@@ -212,7 +271,7 @@ class RayReplayBuffer:
         return range(self._about.shards)
 
     def _line(self, index: int) -> Line:
-        return Line(_actor_name(self._about, index), self._about.namespace, self._about.unreachable_s)
+        return Line(actor_name(self._about.name, index), self._about.namespace, self._about.unreachable_s)
 
     @property
     def _spread(self) -> Spread:
@@ -242,25 +301,10 @@ def _check_ready(actors: Sequence[Any], timeout: float) -> None:
             raise failure
 
 
-def _actor_name(about: About, index: int) -> str:
-    return _actor_name_of(about.name, index)
-
-
-def _actor_name_of(name: str, index: int) -> str:
+def actor_name(name: str, index: int) -> str:
+    """Return what Ray knows a shard of a buffer by."""
     return f"reroll:{name}:{index}"
 
 
 def _key(about: About, index: int) -> str:
-    return f"{about.namespace}/{_actor_name(about, index)}"
-
-
-def _end(about: About) -> None:
-    """End the actors of a buffer that was closed, and forget its books."""
-    for index in range(about.shards):
-        try:
-            actor = ray.get_actor(_actor_name(about, index), namespace=about.namespace)
-        except ValueError:
-            continue
-        ray.kill(actor, no_restart=True)
-        books.forget(_key(about, index))
-    _made.pop(about.life, None)
+    return f"{about.namespace}/{actor_name(about.name, index)}"

@@ -5,13 +5,16 @@ that they live.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from reroll.ray.wire import Holder
+
+_log = logging.getLogger("reroll.ray")
 
 Thing = tuple[str, Any]
 """("lease", its number), or ("reservation", itself)."""
@@ -73,4 +76,6 @@ class Holders:
             await holder.actor.__ray_ready__.remote()  # waits while it is busy, and fails when it dies
         except RayActorError:
             return False
+        except RayError as error:  # that says nothing of its death: look again
+            _log.warning("whether a holder of leases lives could not be told: %s", error)
         return True

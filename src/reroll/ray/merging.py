@@ -1,13 +1,10 @@
 """The answers of several shards as one. With one shard each is that shard's answer."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from reroll.buffer.looking import in_order
-from reroll.buffer.report import Part, stats_from
-from reroll.buffer.stats import Stats
 from reroll.engine.ledger import Amount
+from reroll.engine.ordering import parse_order, sort_rows
 
 Arguments = Mapping[str, Any]
 Merge = Callable[[list[Any], Arguments], Any]
@@ -37,7 +34,10 @@ def _ledger(answers: list[dict[str, dict[str, Amount]]], _: Arguments) -> dict[s
 
 def _query(answers: list[list[Any]], arguments: Arguments) -> list[Any]:
     rows = sorted((row for answer in answers for row in answer), key=lambda row: row.uid)
-    return in_order(rows, arguments.get("order_by"))[: arguments.get("limit")]
+    order = parse_order(arguments.get("order_by"))
+    first, limit = arguments.get("offset", 0), arguments.get("limit")
+    last = None if limit is None else first + limit
+    return (rows if order is None else sort_rows(rows, *order))[first:last]
 
 
 def _unknown(answers: list[list[int]], _: Arguments) -> list[int]:
@@ -51,19 +51,10 @@ def _tables(answers: list[Any], _: Arguments) -> Any:
     return pa.concat_tables(answers, promote_options="default").sort_by("uid")
 
 
-def merged_stats(answers: Sequence[tuple[dict[str, Part], int, int]]) -> Stats:
-    """Return the stats of shards, each told by parts, leases and reservations, as those of one buffer."""
-    stats = stats_from([parts for parts, _, _ in answers])
-    return replace(
-        stats,
-        leases=sum(leases for _, leases, _ in answers),
-        reservations=sum(held for _, _, held in answers),
-    )
-
-
 MERGES: Final[Mapping[str, Merge]] = {
     "count": lambda answers, _: sum(answers),
     "count_statuses": _by_task,
+    "count_where": lambda answers, _: sum(answers),
     "refresh_staleness": _by_task,
     "delete": lambda answers, _: sum(answers),
     "forget": lambda answers, _: sum(answers),
@@ -74,5 +65,4 @@ MERGES: Final[Mapping[str, Merge]] = {
     "ledger": _ledger,
     "query": _query,
     "to_arrow": _tables,
-    "parts": lambda answers, _: merged_stats(answers),
 }

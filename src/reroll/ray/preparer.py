@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError
 from reroll.errors import Closed, InvalidArgument, Unreachable
 from reroll.prepare import AsyncPreparer, PrepareConfig, Prompts
 from reroll.prepare.remote import NAME, PreparerService, RemotePreparer
-from reroll.ray.blocking import run
+from reroll.ray.looping import run
 from reroll.ray.wire import Reply
 
 _GRACE_S: Final = 30.0

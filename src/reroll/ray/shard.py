@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from reroll.buffer.batch import Batch
 from reroll.buffer.groups import Groups
+from reroll.buffer.looking import report_of
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.buffer.report import Part, parts_of
+from reroll.buffer.report import Report
 from reroll.buffer.reservations import Reservation
 from reroll.config import ReplayBufferConfig
 from reroll.engine.task import STATUS_CODE
@@ -39,7 +40,18 @@ _AFTER_LOSS: Final = 1 << 40
 """Numbers of leases and reservations that each loss of a shard leaves out, so that none is used twice."""
 _LOOK: Final = frozenset(
     (
-        *("count", "count_statuses", "query", "peek", "to_arrow", "ledger", "stats", "parts", "save"),
+        *(
+            "count",
+            "count_statuses",
+            "count_where",
+            "query",
+            "peek",
+            "to_arrow",
+            "ledger",
+            "stats",
+            "report",
+            "save",
+        ),
         *("is_ready", "wait_ready", "available", "grown", "weight", "out"),
     )
 )
@@ -89,9 +101,13 @@ class Shard:
         """Carry out a call, once however often it comes."""
         return await self._calls.reply(request)
 
-    async def calls(self, requests: list[Request]) -> list[Reply | None]:
-        """Carry out several calls; None for those that have to wait: `call` them again."""
+    async def calls(self, requests: Sequence[Request]) -> dict[str, Reply]:
+        """Carry out several calls; ask by `late` for the replies of those that have to wait."""
         return await self._calls.replies(requests, _PATIENCE_S)
+
+    async def late(self, numbers: Sequence[str]) -> dict[str, Reply | None]:
+        """Wait for calls that were asked for before; None for those that another process was asked for."""
+        return await self._calls.late(numbers)
 
     async def cancel(self, number: str) -> None:
         """Let a call not have happened."""
@@ -308,15 +324,14 @@ class Shard:
         """Return which of these groups are out."""
         return [uid for uid in uids if uid in self._here.out]
 
-    async def _do_parts(self) -> tuple[dict[str, Part], int, int]:
-        stats = await (await self._open()).stats()
-        return parts_of(self._here, time.monotonic()), stats.leases, stats.reservations
+    async def _do_report(self) -> Report:
+        return report_of(await self._open())
 
-    async def _do_ack(self, lease: int) -> None:
+    async def _do_ack(self, lease: int, train_step: int | None = None) -> None:
         self._holders.settle(("lease", lease))
         if lease // _AFTER_LOSS != self._losses:
             raise LeaseExpired("the groups of this lease were lost with their shard, and are counted as lost")
-        await (await self._open()).ack_lease(lease % _AFTER_LOSS)
+        await (await self._open()).ack_lease(lease % _AFTER_LOSS, train_step=train_step)
 
     async def _do_nack(self, lease: int) -> None:
         self._holders.settle(("lease", lease))

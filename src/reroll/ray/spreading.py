@@ -10,6 +10,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +18,14 @@ import ray
 
 from reroll.buffer.arguments import checked_task, checked_uids
 from reroll.buffer.metrics import metrics_from
+from reroll.buffer.report import stats_from
 from reroll.buffer.reservations import Reservation
+from reroll.buffer.stats import Stats
+from reroll.buffer.watching import Watch
 from reroll.config import ReplayBufferConfig
 from reroll.engine.limiters import limiter_of
 from reroll.errors import InvalidArgument, NotStorable, UnknownUid, WaitTimeout
-from reroll.ray.calling import Line
+from reroll.ray.calling import Line, time_left
 from reroll.ray.dividing import limiter_part
 from reroll.ray.handing import HandOut
 from reroll.ray.holding import this_holder
@@ -45,6 +49,7 @@ class Spread:
         self.lines = lines
         self._keeps_refs = keeps_refs
         self._dice = random.Random()
+        self._watch = Watch(logs=False)  # the shards log
         self._handing = HandOut(config, lines, beat_s)
 
     async def call(self, verb: str, arguments: dict[str, Any]) -> Any:
@@ -94,12 +99,13 @@ class Spread:
             return stored
         timeout = 0.0
         while True:
-            # All are asked first; then the emptiest is waited for, a while, where others wait in order.
+            # All are asked first; then the emptiest is waited for, a while, where others wait in order. One that is away
+            # is waited for as long as the caller waits: it may have stored the group.
             for line in self._emptiest_first(task)[: None if timeout == 0 else 1]:
                 line.underway += 1
                 try:
                     stored = await line.call(
-                        "put", {**sent, "timeout": timeout}, timeout=timeout, together=True
+                        "put", {**sent, "timeout": timeout}, timeout=time_left(deadline), together=True
                     )
                 except WaitTimeout as error:
                     last = error
@@ -114,10 +120,9 @@ class Spread:
 
     async def _fetched(self, refs: Sequence[Any], deadline: float | None) -> list[Any]:
         """Return what references stand for. Raises WaitTimeout, NotStorable."""
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
         fetching = asyncio.gather(*(asyncio.wrap_future(ref.future()) for ref in refs))
         try:
-            return list(await asyncio.wait_for(fetching, left))
+            return list(await asyncio.wait_for(fetching, time_left(deadline)))
         except TimeoutError as error:
             raise WaitTimeout(
                 "put timed out; nothing was changed. A reference in the group is not ready"
@@ -170,7 +175,7 @@ class Spread:
             for line in self._emptiest_first(arguments["task_name"])[: None if limit == 0 else 1]:
                 try:
                     granted = await line.call(
-                        "reserve", {**arguments, "timeout": limit}, timeout=limit, holder=who
+                        "reserve", {**arguments, "timeout": limit}, timeout=time_left(deadline), holder=who
                     )
                 except WaitTimeout as error:
                     last = error
@@ -215,7 +220,7 @@ class Spread:
         await self._handing.wait_ready(arguments)
 
     async def _ack_lease(self, arguments: dict[str, Any]) -> None:
-        await self._handing.ack(arguments["lease"])
+        await self._handing.ack(arguments["lease"], arguments.get("train_step"))
 
     async def _nack_lease(self, arguments: dict[str, Any]) -> None:
         await self._handing.nack(arguments["lease"])
@@ -227,6 +232,16 @@ class Spread:
         await self._handing.trim(arguments["lease"], checked_uids(arguments["uids"]))
 
     # --- looking and changing
+
+    async def _query(self, arguments: dict[str, Any]) -> list[Any]:
+        if len(self.lines) == 1:
+            (rows,) = await self.each("query", [arguments])
+            return list(rows)
+        first, limit = arguments.get("offset", 0), arguments.get("limit")
+        asked = arguments
+        if isinstance(first, int) and first > 0:  # on which shards the first ones are shows later
+            asked = {**arguments, "offset": 0, "limit": first + limit if isinstance(limit, int) else limit}
+        return list(MERGES["query"](await self.each("query", [asked] * len(self.lines)), arguments))
 
     async def _peek(self, arguments: dict[str, Any]) -> list[list[Any]]:
         uids = checked_uids(arguments["uids"])
@@ -267,8 +282,9 @@ class Spread:
         path, shards = Path(arguments["path"]).absolute(), len(self.lines)
         return [path] if shards == 1 else [path / f"shard-{index}-of-{shards}" for index in range(shards)]
 
-    async def _stats(self, arguments: dict[str, Any]) -> Any:
-        return MERGES["parts"](await self.each("parts", [arguments] * len(self.lines)), arguments)
+    async def _stats(self, arguments: dict[str, Any]) -> Stats:
+        stats = stats_from(await self.each("report", [arguments] * len(self.lines)))
+        return replace(stats, warnings=self._watch.look(stats))
 
     async def _metrics(self, arguments: dict[str, Any]) -> dict[str, float]:
         return metrics_from(await self._stats(arguments))

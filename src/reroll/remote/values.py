@@ -9,16 +9,30 @@ import msgspec
 
 from reroll.buffer.flow import Wait
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.stats import Distribution, Lengths, ResponseStats, Stats, TaskStats
+from reroll.buffer.stats import (
+    DiskUse,
+    Distribution,
+    Lengths,
+    Limits,
+    Magnitudes,
+    OpenLease,
+    ResponseStats,
+    Stats,
+    StatsWarning,
+    TaskStats,
+    Waiting,
+)
 from reroll.codec import decode, encode, register
 from reroll.engine.ledger import Amount
 from reroll.engine.rows import Row
 from reroll.errors import CorruptData
 from reroll.sample import SampleInfo
+from reroll.store import Blob
 
 for _kind in (
     *(Amount, Row, SampleInfo, Reservation),
-    *(Stats, TaskStats, ResponseStats, Distribution, Lengths, Wait),
+    *(Stats, TaskStats, ResponseStats, Distribution, Lengths, Magnitudes, Wait),
+    *(Waiting, Limits, OpenLease, DiskUse, StatsWarning),
 ):
     register(_kind, name=f"reroll.{_kind.__name__}")
 
@@ -44,7 +58,7 @@ def to_bytes(value: Any, name: str = "value") -> bytes:
     return encode(value, root=name)
 
 
-def to_value(blob: bytes | memoryview) -> Any:
+def to_value(blob: Blob) -> Any:
     """Return the value again; runs nothing that it reads. Raises CorruptData, UnsupportedFormat."""
     if blob[:1] == _ENCODED:
         return decode(blob)

@@ -50,6 +50,7 @@ class BlockingClient:
     rewind = blocking(Client.rewind)
     count = blocking(Client.count)
     count_statuses = blocking(Client.count_statuses)
+    count_where = blocking(Client.count_where)
     query = blocking(Client.query)
     peek = blocking(Client.peek)
     ledger = blocking(Client.ledger)

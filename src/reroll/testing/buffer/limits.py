@@ -33,23 +33,28 @@ class LimitSuite(Hooks):
 
     # --- refresh
 
-    async def test_refresh_expires_completed_and_aborted(self, new: New) -> None:
-        for statuses, expired in (
+    @pytest.mark.parametrize(
+        ("statuses", "expired"),
+        [
             (None, {"t": 2}),
             ([ABORTED], {"t": 1}),
             (["completed"], {"t": 1}),
             ([], {"t": 0}),
-        ):
-            buffer = await new()
-            for status in (COMPLETED, ABORTED, FAILED, INIT):
-                await buffer.put(group(tokens=1, versions=[1], status=status), "t")
-            result = await buffer.refresh_staleness(
-                task_stale_thresholds={"t": 2}, current_train_step=4, statuses=statuses
-            )
-            assert result == expired
-            assert await buffer.count("t", EXPIRED) == expired["t"]
-            still = await buffer.count_statuses(["t"], [COMPLETED, ABORTED, FAILED, INIT])
-            assert sum(still["t"].values()) == 4 - expired["t"]
+        ],
+    )
+    async def test_refresh_expires_completed_and_aborted(
+        self, new: New, statuses: Any, expired: dict[str, int]
+    ) -> None:
+        buffer = await new()
+        for status in (COMPLETED, ABORTED, FAILED, INIT):
+            await buffer.put(group(tokens=1, versions=[1], status=status), "t")
+        result = await buffer.refresh_staleness(
+            task_stale_thresholds={"t": 2}, current_train_step=4, statuses=statuses
+        )
+        assert result == expired
+        assert await buffer.count("t", EXPIRED) == expired["t"]
+        still = await buffer.count_statuses(["t"], [COMPLETED, ABORTED, FAILED, INIT])
+        assert sum(still["t"].values()) == 4 - expired["t"]
 
     async def test_refresh_keeps_uids_and_order_and_counts_once(self, new: New) -> None:
         buffer = await new()
@@ -107,13 +112,13 @@ class LimitSuite(Hooks):
         assert [first.status, second.status] == [EXPIRED, EXPIRED]
         assert [first.seq_staleness, second.seq_staleness] == [7, 5]
 
-    async def test_what_expires_keeps_its_staleness(self, new: New) -> None:
-        for expire in ("group", "member"):
-            buffer = await new(expire=expire)
-            uid = await buffer.put(group(versions=1), "t")
-            await buffer.refresh_staleness(task_stale_thresholds={"t": 3}, current_train_step=5)
-            assert (await row_of(buffer, uid)).staleness == 3
-            assert (await buffer.peek([uid]))[0][0].seq_staleness == 3
+    @pytest.mark.parametrize("expire", ["group", "member"])
+    async def test_what_expires_keeps_its_staleness(self, new: New, expire: str) -> None:
+        buffer = await new(expire=expire)
+        uid = await buffer.put(group(versions=1), "t")
+        await buffer.refresh_staleness(task_stale_thresholds={"t": 3}, current_train_step=5)
+        assert (await row_of(buffer, uid)).staleness == 3
+        assert (await buffer.peek([uid]))[0][0].seq_staleness == 3
 
     async def test_a_group_that_is_expired_does_not_expire_again(self, new: New) -> None:
         buffer = await new()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reroll.engine.ledger import Amount, closes
-from reroll.errors import Closed, InvalidPriority, QueryError, UnknownUid
+from reroll.errors import Closed, InvalidArgument, InvalidPriority, QueryError, UnknownUid
 from reroll.testing.buffer.builders import (
     ABORTED,
     COMPLETED,
@@ -84,8 +84,16 @@ class LookAndChangeSuite(Hooks):
         assert await found({}, order_by="reward_mean") == [1, 4, 3, 2]
         assert await found({}, order_by="-reward_mean", limit=2) == [3, 1]
         assert await found({}, limit=0) == []
+        assert await found({}, order_by="-reward_mean", limit=2, offset=1) == [1, 4]
+        assert await found({}, order_by="task_name", offset=2) == [2, 4]
+        assert await found({}, offset=4) == []
+        assert await buffer.count_where({"task_name": "u"}) == 2
+        with pytest.raises(InvalidArgument, match="offset"):
+            await buffer.query({}, offset=-1)
         with pytest.raises(QueryError, match="above"):
             await buffer.query({"uid": {"$above": 1}})
+        with pytest.raises(QueryError, match="above"):
+            await buffer.count_where({"uid": {"$above": 1}})
 
     async def test_rows_can_be_ordered_by_group_ids_of_several_kinds(self, new: New) -> None:
         buffer = await new()

@@ -258,17 +258,17 @@ class PutSuite(Hooks):
             assert (await row_of(buffer, uid)).num_tokens == 5
             assert (await row_of(buffer, uid)).staleness == 7
 
-    async def test_one_stale_member_expires_all_or_itself(self, new: New) -> None:
-        for expire, tokens in (("group", 6), ("member", 8)):
-            buffer = await new(expire=expire)
-            items = [rollout(versions=1, reward=1.0), rollout(versions=7, reward=1.0)]
-            uid = await buffer.put(items, "t", current_train_step=9, stale_threshold=5)
-            row = await row_of(buffer, uid)
-            assert (row.status, row.num_tokens) == (EXPIRED, tokens)
-            ((stale, fresh),) = await buffer.get(1, "t", EXPIRED)
-            assert (stale.status, stale.seq_staleness, stale.reward) == (EXPIRED, 7, None)
-            kept = [COMPLETED, 1, 1.0] if expire == "member" else [EXPIRED, 1, None]
-            assert [fresh.status, fresh.seq_staleness, fresh.reward] == kept
+    @pytest.mark.parametrize(("expire", "tokens"), [("group", 6), ("member", 8)])
+    async def test_one_stale_member_expires_all_or_itself(self, new: New, expire: str, tokens: int) -> None:
+        buffer = await new(expire=expire)
+        items = [rollout(versions=1, reward=1.0), rollout(versions=7, reward=1.0)]
+        uid = await buffer.put(items, "t", current_train_step=9, stale_threshold=5)
+        row = await row_of(buffer, uid)
+        assert (row.status, row.num_tokens) == (EXPIRED, tokens)
+        ((stale, fresh),) = await buffer.get(1, "t", EXPIRED)
+        assert (stale.status, stale.seq_staleness, stale.reward) == (EXPIRED, 7, None)
+        kept = [COMPLETED, 1, 1.0] if expire == "member" else [EXPIRED, 1, None]
+        assert [fresh.status, fresh.seq_staleness, fresh.reward] == kept
 
     async def test_by_token_a_member_expires_with_its_last_trainable_token(self, new: New) -> None:
         buffer = await new(expire="member")

@@ -140,6 +140,7 @@ class WaitingSuite(Hooks):
         assert other.done()
         assert await buffer.count("t", COMPLETED) == 1
         producers[1].cancel()
+        await self.settle()  # far away, it takes its time
         taken: list[Any] = []
         while len(taken) < 3:
             groups, _ = await buffer.take_batch({"t": 1}, wait=True)

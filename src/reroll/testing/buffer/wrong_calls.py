@@ -144,6 +144,7 @@ EVERY_VERB: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "count": lambda buffer: buffer.count("t", COMPLETED),
     "count_statuses": lambda buffer: buffer.count_statuses(["t"], [COMPLETED]),
     "count_statuses 2": lambda buffer: buffer.count_statuses([], []),
+    "count_where": lambda buffer: buffer.count_where({}),
     "query": lambda buffer: buffer.query({}),
     "peek": lambda buffer: buffer.peek([]),
     "delete": lambda buffer: buffer.delete([]),

@@ -1,0 +1,86 @@
+"""Commands over what is kept: export and verify."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reroll.cli.target import (
+    AsJson,
+    Key,
+    Modules,
+    ServerKey,
+    Target,
+    Timeout,
+    Where,
+    looking,
+    one_line_errors,
+    print_json,
+    query_of,
+)
+
+
+def export(
+    target: Target,
+    out: Annotated[Path, typer.Argument(help="The file: .parquet or .jsonl.")],
+    *,
+    where: Where = None,
+    rows_only: Annotated[
+        bool, typer.Option("--rows-only", help="One row a group, without rollouts and tokens.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: AsJson = False,
+    modules: Modules = None,
+    key: Key = None,
+    server_key: ServerKey = None,
+    timeout: Timeout = 60.0,
+) -> None:
+    """Write groups to a file for other tools: one row a rollout, with its tokens and the columns of its group.
+
+    Example: reroll export ./buffer rollouts.parquet
+
+    Example: reroll export ./buffer solved.jsonl --where '{"reward_mean": {"$gte": 0.5}}' --rows-only
+    """
+    from reroll.cli.progress import progress_bar  # noqa: PLC0415  (rich takes a while to load)
+    from reroll.observe.exporting import export as write  # noqa: PLC0415
+
+    query = query_of(where)
+
+    async def look(view: Any) -> int:
+        with progress_bar("exporting groups") as progress:
+            return await write(
+                view, out, where=query, payloads=not rows_only, overwrite=force, progress=progress
+            )
+
+    groups = looking(target, look, key=key, server_key=server_key, timeout=timeout, modules=modules)
+    if as_json:
+        print_json({"path": str(out), "groups": groups})
+    else:
+        typer.echo(f"{out}: {groups} groups")
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(help="Directory of a saved or durable buffer, also one in use.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check a saved or durable buffer: every checksum, and that the ledger closes. Exit code 0: whole, 1: damaged.
+
+    Example: reroll verify ./buffer
+
+    Example: reroll verify ./checkpoints/step-100 --json
+    """
+    from reroll.cli.progress import progress_bar  # noqa: PLC0415  (rich takes a while to load)
+    from reroll.observe.plain import plain  # noqa: PLC0415
+    from reroll.observe.verifying import verify as read  # noqa: PLC0415
+
+    with one_line_errors(), progress_bar("verifying groups") as progress:
+        verdict = read(path, progress)
+    if as_json:
+        print_json({"is_whole": verdict.is_whole, **plain(verdict)})
+    else:
+        for problem in verdict.problems:
+            typer.echo(problem)
+        told = f"{verdict.groups} groups, {verdict.payload_bytes} bytes, {verdict.facts} facts"
+        typer.echo(f"{verdict.path}: {told}: {'whole' if verdict.is_whole else 'damaged'}")
+    if not verdict.is_whole:
+        raise typer.Exit(1)

@@ -1,0 +1,192 @@
+"""What `reroll inspect` prints."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reroll.buffer.stats import Stats, TaskStats
+from reroll.cli.visible import visible
+from reroll.engine.ledger import Amount
+from reroll.observe.view import Page
+
+_ROW = {
+    "uid": "uid",
+    "task": "task_name",
+    "status": "status",
+    "stale": "staleness",
+    "ver": "version",
+    "n": "num_rollouts",
+    "tokens": "num_tokens",
+    "uses": "times_sampled",
+    "tries": "attempts",
+    "prio": "priority",
+    "reward": "reward_mean",
+    "std": "reward_std",
+    "tags": "tags",
+}
+"""Short names, so that a row fits a terminal."""
+
+
+def wide_console() -> Console:
+    """Return a console that cuts nothing off where no terminal is: in files and pipes."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def show_inspection(
+    title: str, kind: str, stats: Stats, ledger: Mapping[str, Mapping[str, Amount]], page: Page
+) -> None:
+    """Print all of it."""
+    console = wide_console()
+    total = stats.total
+    console.print(
+        Text.assemble(
+            (visible(title), "bold"),
+            f"  {kind}, {_number(total.num_groups)} groups, {_number(total.num_tokens)} tokens, ",
+            f"{_bytes(stats.num_bytes)}{_on_disk(stats)}, {stats.leases} leases, {stats.out} out",
+        )
+    )
+    if not stats.tasks:
+        console.print("Nothing was put yet.")
+        return
+    console.print(_tasks(stats))
+    console.print(_sizes(stats))
+    if kind != "file":  # which knows nothing of what the buffer is configured with
+        console.print(_limits(stats))
+    console.print(_ledger(ledger))
+    for warning in stats.warnings:
+        console.print(Text(f"! {visible(str(warning))}", "yellow"))
+    console.print(_rows(page))
+
+
+def _table(title: str, columns: Iterable[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=0)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 else "right", no_wrap=column != "limiter")
+    return table
+
+
+def _with_total(stats: Stats) -> dict[str, TaskStats]:
+    return {**stats.tasks, "all": stats.total} if len(stats.tasks) > 1 else stats.tasks
+
+
+def _tasks(stats: Stats) -> Table:
+    statuses = [status for status, count in stats.total.statuses.items() if count] or ["completed"]
+    table = _table("Groups", ["task", *statuses, "leased", "out", "put", "trained", "step"])
+    for name, task in _with_total(stats).items():
+        counts = [task.statuses[status] for status in statuses]
+        told = [*counts, task.leased, task.out, task.put.groups, task.trained.groups]
+        table.add_row(visible(name), *map(_number, told), _number(task.step))
+    return table
+
+
+def _sizes(stats: Stats) -> Table:
+    table = _table(
+        "COMPLETED groups, and responses: means (and largest, or 90th percentile)",
+        ["task", "staleness", "uses", "tokens", "bytes", "produced length", "trained length"],
+    )
+    for name, task in _with_total(stats).items():
+        table.add_row(
+            visible(name),
+            _pair(task.staleness.mean, task.staleness.max),
+            _pair(task.uses.mean, task.uses.max),
+            _number(task.num_tokens),
+            _bytes(task.num_bytes),
+            _pair(task.produced.lengths.mean, task.produced.lengths.p90),
+            _pair(task.trained.lengths.mean, task.trained.lengths.p90),
+        )
+    return table
+
+
+def _limits(stats: Stats) -> Table:
+    columns = [
+        "task",
+        "capacity",
+        "occupied",
+        "may be put",
+        "may be taken",
+        "may start",
+        "waiting",
+        "limiter",
+    ]
+    table = _table("Limits", columns)
+    for name, task in stats.tasks.items():
+        limits = task.limits
+        waiting = [f"{w.count} {verb} {w.longest_s:.0f} s" for verb, w in task.waiting.items() if w.count]
+        table.add_row(
+            visible(name),
+            "any" if limits.capacity is None else _number(limits.capacity),
+            _number(limits.occupied),
+            "any" if limits.inserts_left is None else _number(limits.inserts_left),
+            _number(limits.samples_left),
+            "any" if limits.starts_left is None else _number(limits.starts_left),
+            ", ".join(waiting) or "-",
+            visible(limits.limiter),
+        )
+    return table
+
+
+def _ledger(ledger: Mapping[str, Mapping[str, Amount]]) -> Table:
+    buckets = [
+        b
+        for b in next(iter(ledger.values()))
+        if any(books[b].groups or books[b].tokens for books in ledger.values())
+    ]
+    table = _table("Ledger: groups / tokens (of which trained)", ["task", *buckets])
+    for name, books in ledger.items():
+        table.add_row(visible(name), *(_amount(books[bucket]) for bucket in buckets))
+    return table
+
+
+def _amount(amount: Amount) -> str:
+    trained = f"\n({_number(amount.trained_groups)} / {_number(amount.trained_tokens)})"
+    return f"{_number(amount.groups)} / {_number(amount.tokens)}{trained if amount.trained_tokens else ''}"
+
+
+def _rows(page: Page) -> Table:
+    first = page.offset + 1 if page.rows else 0
+    shown = f"{_number(first)} to {_number(page.offset + len(page.rows))} of {_number(page.total)}"
+    known = {
+        short: name
+        for short, name in _ROW.items()
+        if name == "uid" or any(row[name] not in (None, {}) for row in page.rows)
+    }
+    table = _table(f"Rows {shown}", known)
+    for row in page.rows:
+        table.add_row(*(_cell(row[name]) for name in known.values()))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return visible(", ".join(f"{name}={told}" for name, told in value.items()))
+    return _number(value) if value is None or isinstance(value, int | float) else visible(str(value))
+
+
+def _pair(mean: float | None, other: float | None) -> str:
+    return "-" if mean is None else f"{_number(mean)} ({_number(other)})"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    )
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def _on_disk(stats: Stats) -> str:
+    return "" if stats.disk is None else f" ({_bytes(stats.disk.file_bytes + stats.disk.log_bytes)} on disk)"

@@ -1,0 +1,43 @@
+"""Stats, ledgers and rows in plain values: what JSON can hold, by name."""
+
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from math import isfinite
+from typing import Any
+
+from reroll.buffer.stats import Distribution, Lengths
+from reroll.engine.rows import Row
+
+
+def plain(value: Any) -> Any:
+    """Return dataclasses and named tuples as dicts, enums as their values, keys as text, and what is no number as None."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if is_dataclass(value):
+        told = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return told | plain(_derived(value))
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(plain(key)): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(map(plain, value))
+    return str(value)
+
+
+def plain_row(row: Row) -> dict[str, Any]:
+    """Return a row by the names of the query language."""
+    told: dict[str, Any] = plain(row)
+    return told
+
+
+def _derived(value: Any) -> dict[str, Any]:
+    """Return what is told besides the fields."""
+    if not isinstance(value, Distribution):
+        return {}
+    told = {"mean": value.mean, "max": value.max}
+    return told | {"p50": value.p50, "p90": value.p90} if isinstance(value, Lengths) else told

@@ -1,0 +1,107 @@
+"""config check: what a configuration does; what waits for ever is an error, what wastes is named."""
+
+import json
+
+import pytest
+
+from server.program import run
+
+RATIO = "{type: sample_to_insert_ratio, samples_per_insert: 2.0, min_size: 1, error_buffer: 8.0}"
+
+
+@pytest.fixture
+def check(tmp_path):
+    def checked(text, *options, ending=".yaml"):
+        file = tmp_path / f"buffer{ending}"
+        file.write_text(text)
+        return run("config", "check", str(file), *options)
+
+    return checked
+
+
+def test_a_configuration_is_explained(check, tmp_path):
+    found = check(
+        f"""
+        capacity: 64
+        sampler: stalest
+        store: {tmp_path}/never-made
+        rate_limiter: {{type: staleness_window, max_staleness: 2, batch: 8}}
+        tasks:
+          code: {{capacity: 8, on_failed: drop_member, min_group_size: 4, max_attempts: 3}}
+        """
+    )
+    assert found.exit_code == 0, found.stderr
+    other, code = found.stdout.split("Task 'code':")
+    assert "Holds 64 COMPLETED groups; when they are there, a put waits for room." in other
+    assert "the stalest group first" in other
+    assert "24 groups under way at most" in other
+    assert "never-made before a call returns" in other
+    assert "Holds 8 COMPLETED groups" in code
+    assert "as long as 4 of a group stay" in code
+    assert "FAILED" in code
+    assert "Nothing in it waits for ever." in found.stdout
+    assert "Waste" not in found.stdout
+    assert not (tmp_path / "never-made").exists(), "it only looks"
+
+
+def test_as_json(check):
+    told = json.loads(check('{"sampler": "fifo", "max_bytes": 1000}', "--json", ending=".json").stdout)
+    assert told["kind"] == "buffer"
+    assert "A group is trained once." in told["tasks"][""]
+    assert told["waste"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "waste"),
+    [
+        ("sampler: fifo", "nothing holds producers back"),
+        ("{capacity: 8, sampler: fifo, remover: fifo}", "evicted that were never trained"),
+        ("{capacity: 8, sampler: prioritized, remover: fifo, max_times_sampled: 2}", "priority_signal"),
+        ("{sampler: fifo, remover: fifo}", "never has anything to evict"),
+        ("{capacity: 8, max_times_sampled: null}", "nothing ever leaves"),
+    ],
+)
+def test_waste_is_named(check, text, waste):
+    found = check(text)
+    assert found.exit_code == 0, found.stderr
+    assert any(line.startswith("Waste: ") and waste in line for line in found.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{sampler: fifo, max_times_sampled: null}", "the same items for ever"),
+        (
+            f"{{capacity: 8, max_times_sampled: 4, rate_limiter: {RATIO}}}",
+            "dead-locks as soon as 8 items are there",
+        ),
+        ("{capacity: 8, tasks: {code: {min_size: 9}}}", "lower min_size"),
+        ("capacity: 0", "capacity: Input should be greater than or equal to 1"),
+        ("{capacty: 8}", "capacty: Extra inputs are not permitted"),
+        ("{min_size: 1, rate_limiter: unlimited}", "give min_size or rate_limiter, not both"),
+        ("{a: [", "is no YAML"),
+        ("[1, 2]", "valid dictionary"),
+    ],
+)
+def test_what_can_never_work_is_one_line(check, text, said):
+    found = check(text)
+    assert found.exit_code == 2, found.stdout
+    (line,) = found.stderr.splitlines()
+    assert said in line
+
+
+def test_a_preparation_is_explained(check):
+    found = check("{global_batch_size: 16, pack_length: 4096, num_ranks: 2, async_steps: 1}")
+    assert found.exit_code == 0, found.stderr
+    assert "A step is 16 groups for 2 ranks" in found.stdout
+    assert "Holds 48 COMPLETED groups" in found.stdout
+
+
+@pytest.mark.parametrize(("name", "said"), [("nowhere.yaml", "nowhere.yaml"), ("buffer.ini", "ending")])
+def test_a_wrong_file_is_one_line(tmp_path, name, said):
+    if name == "buffer.ini":
+        (tmp_path / name).write_text("")
+    found = run("config", "check", str(tmp_path / name))
+    assert found.exit_code == 2
+    (line,) = found.stderr.splitlines()
+    assert said in line

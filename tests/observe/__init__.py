@@ -1,0 +1,1 @@
+"""The view, whatever it is a view of."""
