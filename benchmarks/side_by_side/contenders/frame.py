@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from contenders.timing import scanning
+from contenders.timing import scanning, size_of
 from group_operations import Size, Subject
-from groups import SHORT, TASK, VERSIONS, listed_maker
+from groups import TASK, VERSIONS, listed_maker
 from scanning_groups import arrive, group_staleness, group_status, staleness, stamp
 from worker import Measure
 
@@ -21,7 +21,7 @@ def version() -> str:
 
 def scan(groups: int) -> Iterator[Measure]:
     """What is known of each group is a row of a pandas frame, the group itself an object in it; masks choose, and rows are added and dropped in place."""
-    yield scanning(Framed(Size(groups, SHORT)))
+    yield scanning(Framed(size_of(groups)))
 
 
 class FrameGroups:

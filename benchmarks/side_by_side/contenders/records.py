@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from contenders.timing import scanning
-from group_operations import SCANNING, Size, Subject
-from groups import SHORT
+from contenders.timing import scanning, size_of
+from group_operations import SCANNING, Subject
 from worker import Measure
 
 CANNOT: dict[str, str] = {}
@@ -16,4 +15,4 @@ def version() -> str:
 
 def scan(groups: int) -> Iterator[Measure]:
     """The rollout buffer that is one of the starting points, written anew with less to do, see benchmarks/scanning_groups.py."""
-    yield scanning(Subject(SCANNING, Size(groups, SHORT)))
+    yield scanning(Subject(SCANNING, size_of(groups)))

@@ -10,9 +10,9 @@ import work
 from checkpoints import putter, stalled
 from contenders.killing import acknowledged_then_killed
 from contenders.rollouts import TASK, copied, rollouts_of, version
-from contenders.timing import scanning
-from group_operations import LISTS, Size, Subject
-from groups import SHORT, WORKLOAD_R, drive, fill, rollout_maker
+from contenders.timing import scanning, size_of
+from group_operations import LISTS, Subject
+from groups import WORKLOAD_R, drive, fill, rollout_maker
 from reroll import Fifo, Prioritized, ReplayBufferConfig
 from reroll.prepare import pack, sequences_of
 from worker import Measure
@@ -72,7 +72,7 @@ def replay(groups: int) -> Iterator[Measure]:
 
 def scan(groups: int) -> Iterator[Measure]:
     """The same objects, which hold lists, in a buffer that hands out the stalest group first."""
-    yield scanning(Subject(LISTS, Size(groups, SHORT)))
+    yield scanning(Subject(LISTS, size_of(groups)))
 
 
 def checkpoint(groups: int) -> Iterator[Measure]:

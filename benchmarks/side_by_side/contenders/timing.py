@@ -3,13 +3,20 @@
 from collections.abc import Mapping
 from time import perf_counter
 
-from group_operations import COUNT, PUT_VERSIONS, REFRESH, TAKE, Subject
+from group_operations import COUNT, PUT_VERSIONS, REFRESH, TAKE, Size, Subject
+from groups import LONG, SHORT
 from measure import Case
 from worker import Measure
 
 SCANNED = {COUNT: "count", TAKE: "take", REFRESH: "refresh", PUT_VERSIONS: "put"}
 WEIGHED = {"sample 64, prioritized": "sample", "overflow, prioritized + min_heap": "evict"}
 BLOCK_S = 0.002
+MOST_LONG = 10_000
+
+
+def size_of(groups: int) -> Size:
+    """Return so many groups of usual length, or short ones where the others would not fit."""
+    return Size(groups, LONG if groups <= MOST_LONG else SHORT)
 
 
 def microseconds(case: Case) -> float:
