@@ -26,6 +26,11 @@ SAMPLED = (
     "A sample of reroll writes the staleness of each group, counts its use and keeps the books, and the packed batch is sorted "
     "into rows; with neither, copying the tokens is the same work."
 )
+REPLAYED = (
+    "A sample of reroll draws distinct groups, writes the staleness of each, counts its use, keeps the books, and comes with a "
+    "report for each group; torchrl draws with replacement, and gives the objects and an array of indexes."
+)
+FEW = "With so few items a pass over all of them is quick; an insert of reroll costs the same however many there are."
 OBJECTS = "The table gives 256 reports with keys and payloads, as objects of Python, under a lock and with books; the other gives arrays."
 CHECKED = (
     "A saved buffer is one SQLite file with a checksum for each group, written while others go on, and never runs code when it is "
