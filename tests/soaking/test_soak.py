@@ -23,6 +23,7 @@ def modules(monkeypatch):
     return soak, soak_trainer
 
 
+@pytest.mark.timeout(300)  # a dozen processes are started, which takes long where others are at work
 def test_nothing_is_lost_or_doubled_when_everyone_is_killed():
     command = [sys.executable, str(BENCHMARKS / "soak.py"), "--steps", "18", "--every", "6", "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
