@@ -116,3 +116,38 @@ def test_what_a_contender_cannot_do_is_said(folder):
     assert {cell["cannot"] for of_one in cells.values() for cell in of_one} == {"it is not made for that"}
     assert "- **Ours**: Cannot: it is not made for that." in page
     assert "Nowhere in these runs." in page
+
+
+# A whole run of the real sections, in which each contender is one worse than the one before it.
+WHOLE = """
+import sys
+sys.path.append(sys.argv[1] + "/benchmarks")
+import matrix, render, results
+
+for section in (*matrix.SECTIONS, matrix.FOOTPRINT):
+    cells = []
+    for setting in section.settings:
+        for place, name in enumerate(section.contenders):
+            figures = {m.key: 60 / (1 + place) if m.is_more_better else 60 * (1 + place) for m in section.metrics}
+            cells += results.measured(section, setting, name, [figures] * 3)
+    results.write(section, {}, cells, load=0.1, is_quick=False)
+print(render.write())
+"""
+
+
+def test_a_whole_run_fills_the_lines_of_the_readme(folder):
+    before = (ROOT / "README.md").read_text()
+    (folder / "README.md").write_text(before)
+    place = folder / "benchmarks/side_by_side"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, '.')\n{WHOLE}", str(folder)]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    start, end = "<!-- side by side: begin -->\n", "<!-- side by side: end -->"
+    after = (folder / "README.md").read_text()
+    filled = after.split(start)[1].split(end)[0]
+    assert len([line for line in filled.splitlines() if "make bench-peers" in line]) == 5
+    assert "4x against cpprb, 5x against torchrl, sampler alone" in filled
+    assert after.replace(filled, "") == before.replace(before.split(start)[1].split(end)[0], "")
+    page = (folder / "docs/benchmarks.md").read_text()
+    assert all(f"## {letter}. " in page for letter in "abcdefghi")
+    assert "quick runs" not in page
