@@ -45,17 +45,17 @@ def _config() -> Any:
 
 
 @contextmanager
-def _started() -> Iterator[str]:
-    with local_ray() as address:
-        tq.init(_config())
-        try:
-            yield address
-        finally:
-            tq.close()
+def _running() -> Iterator[None]:
+    """Have a controller and storage units in a Ray that runs."""
+    tq.init(_config())
+    try:
+        yield
+    finally:
+        tq.close()
 
 
 def serve() -> Iterator[str]:
-    with _started() as address:
+    with local_ray() as address, _running():
         yield address
 
 
@@ -107,26 +107,31 @@ def checkpoint(groups: int) -> Iterator[Measure]:
     given = work.make_groups(work.CHECKPOINTED, groups)
     megabytes = sum(group.num_bytes for group in given) / 1e6
 
-    def run() -> dict[str, float]:
-        with tempfile.TemporaryDirectory(dir=".") as where:
-            path = Path(where).absolute() / "saved"
-            one = {"one": (work.CHECKPOINTED, 1)}
-            with _started() as address, started(sys.modules[__name__], address, one, 1) as (other,):
-                tq.get_client().put(rows_of(given), partition_id=PARTITION)
-                start = perf_counter()
-                tq.save_checkpoint(path)
-                save_s = perf_counter() - start
-                stall_s = _longest_put_while(lambda: tq.save_checkpoint(path), other)
-            with _started():
-                start = perf_counter()
-                tq.load_checkpoint(path)
-                resume_s = perf_counter() - start
-                meta = tq.get_client().get_meta(FIELDS, groups, PARTITION, task_name=TASK)
-                if meta.size != groups:
-                    raise RuntimeError(f"{meta.size} of {groups} groups came back")
-        return {"save": megabytes / save_s, "resume": megabytes / resume_s, "stall": 1e3 * stall_s}
+    one = {"one": (work.CHECKPOINTED, 1)}
 
-    yield run
+    with local_ray() as address:
+
+        def run() -> dict[str, float]:
+            with tempfile.TemporaryDirectory(dir=".") as where:
+                path = Path(where).absolute() / "saved"
+                with _running(), started(sys.modules[__name__], address, one, 1) as (other,):
+                    tq.get_client().put(rows_of(given), partition_id=PARTITION)
+                    save_s = seconds_of(lambda: tq.save_checkpoint(path))
+                    stall_s = _longest_put_while(lambda: tq.save_checkpoint(path), other)
+                with _running():
+                    resume_s = seconds_of(lambda: tq.load_checkpoint(path))
+                    meta = tq.get_client().get_meta(FIELDS, groups, PARTITION, task_name=TASK)
+                    if meta.size != groups:
+                        raise RuntimeError(f"{meta.size} of {groups} groups came back")
+            return {"save": megabytes / save_s, "resume": megabytes / resume_s, "stall": 1e3 * stall_s}
+
+        yield run
+
+
+def seconds_of(act: Callable[[], object]) -> float:
+    start = perf_counter()
+    act()
+    return perf_counter() - start
 
 
 def _longest_put_while(act: Callable[[], object], other: Process) -> float:
@@ -146,7 +151,7 @@ def _longest_put_while(act: Callable[[], object], other: Process) -> float:
 
 def memory(groups: int) -> Iterator[Measure]:
     """A row for each group, packed and jagged; resident memory of the storage units' processes."""
-    with _started():
+    with local_ray(), _running():
 
         def start(_: int) -> work.Keep:
             return lambda given: tq.get_client().put(rows_of(given), partition_id=PARTITION)
