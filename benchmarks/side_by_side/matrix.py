@@ -68,6 +68,7 @@ class Section(NamedTuple):
     rounds: int
     ours: Mapping[str, str] = {}
     """Who of us each peer is compared with; if nobody is named, the first contender."""
+    quick_rounds: int = 3
     is_fresh: bool = False
     """Whether every round has processes of its own."""
 
@@ -220,6 +221,7 @@ SECTIONS = (
         _sizes("groups", (2000,), "groups"),
         _sizes("groups", (200,), "groups"),
         rounds=5,
+        quick_rounds=1,
     ),
     Section(
         "g",
@@ -232,6 +234,7 @@ SECTIONS = (
         _sizes("groups", (2000,), "groups"),
         _sizes("groups", (500,), "groups"),
         rounds=3,
+        quick_rounds=1,
         is_fresh=True,
     ),
     Section(
@@ -259,6 +262,7 @@ SECTIONS = (
         _sizes("groups", (250,), "groups"),
         _sizes("groups", (250,), "groups"),
         rounds=3,
+        quick_rounds=1,
         is_fresh=True,
     ),
 )
@@ -272,4 +276,5 @@ FOOTPRINT = Section(
     (Setting("", {}),),
     (Setting("", {}),),
     rounds=5,
+    quick_rounds=1,
 )

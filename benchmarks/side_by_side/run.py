@@ -68,7 +68,7 @@ def measure(only: set[str] | None, *, is_quick: bool) -> None:
         say(f"{section.id}: {section.title}")
         if section is FOOTPRINT:
             contenders, cells = measure_footprint(
-                section, found, missing, rounds=1 if is_quick else section.rounds
+                section, found, missing, rounds=section.quick_rounds if is_quick else section.rounds
             )
         else:
             contenders, cells = _measure(section, found, missing, say, is_quick=is_quick)
@@ -104,7 +104,7 @@ def _measure(
     *,
     is_quick: bool,
 ) -> tuple[dict[str, Any], list[results.Cell]]:
-    turns = Turns(section, found, missing, say, 3 if is_quick else section.rounds)
+    turns = Turns(section, found, missing, say, section.quick_rounds if is_quick else section.rounds)
     try:
         for setting in section.quick if is_quick else section.settings:
             turns.take(setting)
