@@ -79,7 +79,7 @@ def _open_ray(name: str, timeout: float) -> View:
     _join_cluster()
     namespace, _, own = name.rpartition("/")
     handle = RayReplayBuffer.connect(own, namespace=namespace or None, timeout=timeout)
-    return View(handle, title=f"ray:{name}", kind="ray")  # type: ignore[arg-type]  # verbs_of gives it the verbs
+    return View(handle, title=f"ray:{name}", kind="ray")
 
 
 def _join_cluster() -> None:
