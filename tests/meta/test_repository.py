@@ -29,6 +29,7 @@ EXTRAS = {
     "torch": {"torch"},
     "dashboard": {"starlette", "uvicorn", "plotly"},
     "arrow": {"pyarrow"},
+    "trl": {"trl", "torch"},
     "demo": set(),
     "all": set(),
 }

@@ -36,6 +36,7 @@ class Snapshot:
     ) -> None:
         self._allow_pickle = allow_pickle
         engine = groups.engine
+        self._state = write_small(engine, rest)  # first: it files newcomers, and their rows tell where
         alive = engine.columns.alive()
         self._lock = threading.Lock()
         self._rows = engine.columns.rows(alive)
@@ -45,7 +46,6 @@ class Snapshot:
         self._records: dict[int, bytes] = {}
         self._blobs: dict[int, Blob] = {}
         self._references = References(nothing_is_stored, allow_pickle=allow_pickle)
-        self._state = write_small(engine, rest)
         self._leases = leases.records()
         self._put_ids = list(put_ids.items().items())
         self._uses = [

@@ -162,7 +162,7 @@ class Serving:
     ) -> Outcome:
         lease = checked_count("lease", arguments.get("lease"))
         session.lease_ended(lease)
-        return Outcome(await self._buffer.ack_lease(lease))
+        return Outcome(await self._buffer.ack_lease(lease, train_step=arguments.get("train_step")))
 
     async def _do_nack_lease(
         self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
