@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
+TRL    := .venv-trl
 
-.PHONY: help demo browser test test-slow lint format bench clean
+.PHONY: help demo browser test test-slow test-trl lint format bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -32,11 +33,25 @@ demo: $(DEMO)  ## Train a small language model through reroll, and write a repor
 browser: $(STAMP)  ## Install a browser for the tests of pages, if there is none.
 	PYTHON=$(BIN)/python scripts/install_browser
 
+# Without a browser, and where none can be installed, the tests of pages are skipped, and say so.
 test: $(STAMP)  ## Run the test suite.
+	@PYTHON=$(BIN)/python scripts/install_browser || test -z "$$REROLL_MUST_BROWSE"
 	$(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile
 
 test-slow: $(STAMP)  ## Run the whole suite, with the long runs.
 	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest
+
+# TRL brings its own torch and transformers: an environment for each version.
+.PRECIOUS: $(TRL)/%/.installed
+$(TRL)/%/.installed: pyproject.toml tests/trl/requirements.txt
+	@echo "Setting up $(@D) (once; a minute or so) ..."
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . 'trl==$*' -r tests/trl/requirements.txt
+	@touch $@
+
+test-trl: $(TRL)/1.16.0/.installed $(TRL)/1.13.0/.installed  ## Run the tests against TRL, in environments of their own.
+	$(TRL)/1.16.0/bin/python -m pytest -c tests/trl/pytest.ini tests/trl
+	$(TRL)/1.13.0/bin/python -m pytest -c tests/trl/pytest.ini tests/trl/test_replay.py
 
 lint: $(STAMP)  ## Check style, formatting and types.
 	$(BIN)/ruff check .
@@ -56,6 +71,7 @@ bench: $(STAMP)  ## Measure every operation, its growth, and a scanning design b
 	$(BIN)/python benchmarks/integrations.py
 	$(BIN)/python benchmarks/server.py
 	$(BIN)/python benchmarks/ray.py
+	$(BIN)/python benchmarks/dashboard.py
 
 clean:  ## Remove the environment and all caches.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(TRL) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

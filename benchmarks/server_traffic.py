@@ -3,7 +3,8 @@
     python server_traffic.py KIND ADDRESS SHAPE BATCH [KEYS]
 
 KIND: `echo` sends bytes to an echo and waits for them; `reroll` puts as many groups and takes them again; `reverb` does the
-same with DeepMind Reverb. SHAPE: rollouts x tokens of a group. BATCH: groups under way at once.
+same with DeepMind Reverb, `here` with a buffer in this process. SHAPE: rollouts x tokens of a group. BATCH: groups under way
+at once. The echo's socket blocks, those of reroll are in an event loop; neither copies what it sends and receives.
 """
 
 import asyncio
@@ -18,20 +19,26 @@ ROUNDS_OF = {"8x4096": 8, "1x16": 200}
 """Batches of one round, by shape."""
 
 
-def arrays_of(shape: str) -> tuple[int, dict[str, Any]]:
+def arrays_of(shape: str) -> list[dict[str, Any]]:
+    """Return the arrays of each rollout: its own, for those that are shared are written once."""
     members, tokens = map(int, shape.split("x"))
-    return members, {
-        "prompt_ids": np.arange(16, dtype=np.int32),
-        "response_ids": np.arange(tokens, dtype=np.int32),
-        "logprobs": np.zeros(tokens, np.float32),
-    }
+    return [
+        {
+            "prompt_ids": np.arange(16, dtype=np.int32) + place,
+            "response_ids": np.arange(tokens, dtype=np.int32) + place,
+            "logprobs": np.full(tokens, -0.1 * place, np.float32),
+        }
+        for place in range(members)
+    ]
 
 
 def rollouts_of(shape: str) -> list[Any]:
     from reroll import Rollout  # noqa: PLC0415  (Reverb has an interpreter of its own)
 
-    members, arrays = arrays_of(shape)
-    return [Rollout(**arrays, reward=float(place), status="completed") for place in range(members)]
+    return [
+        Rollout(**arrays, reward=float(place), status="completed")
+        for place, arrays in enumerate(arrays_of(shape))
+    ]
 
 
 def blob_of(shape: str) -> bytes:
@@ -59,10 +66,27 @@ def echo(address: str, shape: str, batch: int) -> None:
         print(perf_counter() - start, flush=True)
 
 
+async def traffic(client: Any, shape: str, batch: int) -> None:
+    group, rounds = rollouts_of(shape), ROUNDS_OF[shape]
+    for _ in each_line():
+        start = perf_counter()
+        for _ in range(rounds):
+            await asyncio.gather(*(client.put(group, "t", model_step=0) for _ in range(batch)))
+            await client.take_batch({"t": batch}, wait=True)
+        print(perf_counter() - start, flush=True)
+
+
+async def here(shape: str, batch: int) -> None:
+    from reroll import AsyncReplayBufferConfig  # noqa: PLC0415
+
+    await traffic(AsyncReplayBufferConfig().build(), shape, batch)
+
+
 async def reroll(address: str, shape: str, batch: int, keys: str | None) -> None:
     from reroll import connect  # noqa: PLC0415
+    from reroll.server import keep_freed_memory  # noqa: PLC0415
 
-    group, rounds = rollouts_of(shape), ROUNDS_OF[shape]
+    keep_freed_memory()  # as docs/server.md advises
     options = (
         {}
         if keys is None
@@ -70,19 +94,14 @@ async def reroll(address: str, shape: str, batch: int, keys: str | None) -> None
     )
     async with connect(address, **options) as client:
         await client.health()
-        for _ in each_line():
-            start = perf_counter()
-            for _ in range(rounds):
-                await asyncio.gather(*(client.put(group, "t", model_step=0) for _ in range(batch)))
-                await client.take_batch({"t": batch}, wait=True)
-            print(perf_counter() - start, flush=True)
+        await traffic(client, shape, batch)
 
 
 def reverb(address: str, shape: str, batch: int) -> None:
     import reverb as dm_reverb  # noqa: PLC0415
 
-    members, arrays = arrays_of(shape)
-    step = {name: np.stack([array] * members) for name, array in arrays.items()}
+    members = arrays_of(shape)
+    step = {name: np.stack([arrays[name] for arrays in members]) for name in members[0]}
     client, rounds = dm_reverb.Client(address.removeprefix("tcp://")), ROUNDS_OF[shape]
     for _ in each_line():
         start = perf_counter()
@@ -105,5 +124,7 @@ if __name__ == "__main__":
         echo(where, form, int(size))
     elif kind == "reverb":
         reverb(where, form, int(size))
+    elif kind == "here":
+        asyncio.run(here(form, int(size)))
     else:
         asyncio.run(reroll(where, form, int(size), rest[0] if rest else None))

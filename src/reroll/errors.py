@@ -5,6 +5,7 @@ RerollError
 ├── WaitTimeout      (TimeoutError)    a wait ended by its timeout; nothing was changed
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
+├── Superseded       (RuntimeError)    a group that another producer was given after a restart
 ├── Closed           (RuntimeError)    the table, buffer or preparer was shut down
 ├── Unreachable      (ConnectionError)  the server did not answer for too long
 ├── ProtocolMismatch (ConnectionError)  the other side speaks another version, or is no reroll server
@@ -63,6 +64,13 @@ class LeaseExpired(RerollError, TimeoutError):  # noqa: N818
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class Superseded(RerollError, RuntimeError):  # noqa: N818
+    """Another producer was given this group after a restart: this result was not stored.
+
+    Go on with the next group. To keep the result as a group of its own, set `group_uid` to None and put it without `uid`.
+    """
 
 
 class Closed(RerollError, RuntimeError):  # noqa: N818

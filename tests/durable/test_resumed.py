@@ -64,6 +64,24 @@ async def test_batches_are_those_of_the_buffer_that_was_saved(tmp_path):
         ]
 
 
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+async def test_samples_are_the_same_where_the_last_thing_before_was_a_put(tmp_path, sampler):
+    config = ReplayBufferConfig(sampler=sampler, max_times_sampled=2, seed=5)
+    first = config.build()
+    for step in range(1, 7):
+        await first.sample(
+            2, TASK, train_step=step, allow_short=True
+        )  # some leave, and others take their place
+        for number in range(3):
+            await first.put(group(number), TASK, model_step=step)
+    await first.save(tmp_path / "file")
+    second = config.build()
+    await second.resume(tmp_path / "file")
+    for _ in range(4):
+        one, other = [await buffer.sample(2, TASK) for buffer in (first, second)]
+        assert [info.uid for _, info in one] == [info.uid for _, info in other]
+
+
 async def test_what_expires_and_what_is_patched(tmp_path):
     pictures = []
     first = await saved(tmp_path / "file")

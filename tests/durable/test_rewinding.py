@@ -148,6 +148,19 @@ async def test_a_lease_counts_for_the_step_it_was_taken_for(make):
     assert list(await rows(buffer)) == [1, 2]
 
 
+async def test_a_lease_counts_for_the_step_that_has_trained_it_if_that_is_told(make):
+    buffer = make()
+    await fill(buffer, 2)
+    ahead = await buffer.lease({TASK: 1}, train_step=1)  # by a loader that reads ahead
+    at_once = await buffer.lease({TASK: 1}, train_step=1)
+    await at_once.ack()
+    await ahead.ack(train_step=2)
+    assert await buffer.rewind(1) == 1
+    assert list(await rows(buffer)) == [1]
+    with pytest.raises(InvalidArgument, match="train_step"):
+        await (await buffer.lease({TASK: 1})).ack(train_step=-1)
+
+
 async def test_an_open_lease_survives_a_rewind(make):
     buffer = make(max_times_sampled=2)
     await fill(buffer, 1)

@@ -15,6 +15,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.is_cut = False
+        self.refused = 0
+        """Connections that were tried while it is cut."""
         self.swallows_answers = False
         """Whether what comes from the server is thrown away."""
         self.seen = bytearray()
@@ -46,6 +48,7 @@ class Proxy:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.is_cut:
+            self.refused += 1
             writer.transport.abort()
             return
         try:

@@ -65,31 +65,26 @@ async def run_traffic(folder: Path, makers: str, users: str, *, count: int, kill
                 process.kill()
                 process.wait()
                 process.stdout.close()
-    made, used = noted(folder, set(making_roles)), noted(folder, set(using_roles))
+    made, used = noted(folder, set(making_roles)), noted(folder, set(using_roles) - {"resume"})
     assert len(made) == whole
     assert closes(books)
     assert books["uncommitted"].groups + books["consumed"].groups == books["put"].groups
-    if kills and "resume" in using_roles:
-        # A group that was out comes home when the server is killed. If another producer takes it before the first puts
-        # it, both roll it, and both results are groups: told by the ledger, and used once each.
-        assert set(used) == set(made), "lost"
-        assert len(used) == books["put"].groups
-    else:
-        assert sorted(used) == sorted(made), "lost or doubled"
-        assert books["put"].groups == len(made)
+    assert sorted(used) == sorted(made), "lost or doubled"
+    assert books["put"].groups == len(made)
+    assert set(noted(folder, {"resume"})) <= set(made), "refused, since another producer's result is here"
     assert "Traceback" not in log.read_text()
 
 
 async def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path):
-    await run_traffic(tmp_path, "produce produce", "consume lease consume", count=150, kills=2)
+    await run_traffic(tmp_path, "produce produce", "consume lease", count=60, kills=1)
 
 
 async def test_groups_that_are_rolled_again_meanwhile(tmp_path):
-    await run_traffic(tmp_path, "abort abort", "consume resume", count=60, kills=0)
+    await run_traffic(tmp_path, "abort", "consume resume resume", count=60, kills=1)
 
 
 @pytest.mark.slow
-async def test_groups_that_are_rolled_again_by_a_server_that_is_killed(tmp_path):
+async def test_many_groups_that_are_rolled_again_meanwhile(tmp_path):
     await run_traffic(tmp_path, "abort " * 4, "consume resume " * 3, count=150, kills=4)
 
 

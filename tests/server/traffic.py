@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from reroll import Closed, LeaseExpired, Status, WaitTimeout, connect
+from reroll import Closed, LeaseExpired, Status, Superseded, WaitTimeout, connect
 from reroll.testing.buffer.builders import group
 
 
@@ -31,11 +31,14 @@ async def consume(client: Any, note: Any, dice: random.Random) -> None:
         note(taken[0].group_id)
 
 
-async def resume(client: Any, _note: Any, _dice: random.Random) -> None:
+async def resume(client: Any, note: Any, _dice: random.Random) -> None:
     groups, _ = await client.take_batch({"t": 1}, group_status=Status.ABORTED, wait=True, timeout=0.3)
     for member in groups["t"][0]:
         member.status = Status.COMPLETED
-    await client.put(groups["t"][0], "t", model_step=9)
+    try:
+        await client.put(groups["t"][0], "t", model_step=9)
+    except Superseded:
+        note(groups["t"][0][0].group_id)
 
 
 async def lease(client: Any, note: Any, dice: random.Random) -> None:

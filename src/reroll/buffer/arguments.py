@@ -1,7 +1,7 @@
 """Checks of what callers hand in: each returns the value in its plain form, or raises InvalidArgument."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,9 @@ Where = Mapping[str, Any] | Query
 """A query, written as a dict or parsed."""
 
 
+_BOUND: Final = 1 << 62
+
+
 def checked_task(task_name: object) -> str:
     if not isinstance(task_name, str) or not task_name:
         raise InvalidArgument(f"task_name must be a text that is not empty, not {task_name!r}")
@@ -23,7 +26,7 @@ def checked_task(task_name: object) -> str:
 def checked_count(name: str, value: object) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise InvalidArgument(f"{name} must be a whole number, not {value!r}")
-    if abs(int(value)) >= 1 << 62:
+    if abs(int(value)) >= _BOUND:
         raise InvalidArgument(f"{name} must be a whole number of less than 63 bits, not {value!r}")
     return int(value)
 
@@ -33,7 +36,9 @@ def checked_sizes(sizes: object) -> dict[str, int]:
     if not isinstance(sizes, Mapping):
         raise InvalidArgument(f"task_batch_sizes must be a mapping of task names to numbers, not {sizes!r}")
     return {
-        checked_task(name): n if type(n) is int else checked_count(f"batch size of {name!r}", n)
+        checked_task(name): n
+        if type(n) is int and abs(n) < _BOUND
+        else checked_count(f"batch size of {name!r}", n)
         for name, n in sizes.items()
     }
 

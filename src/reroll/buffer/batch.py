@@ -8,7 +8,7 @@ from reroll.sample import Sample
 
 
 class _Holder(Protocol):
-    async def ack_lease(self, lease: int) -> None: ...
+    async def ack_lease(self, lease: int, *, train_step: int | None = None) -> None: ...
     async def nack_lease(self, lease: int) -> None: ...
 
 
@@ -30,10 +30,13 @@ class Batch:
         """How many groups there are, by task."""
         return {name: len(groups) for name, groups in self.groups.items()}
 
-    async def ack(self) -> None:
-        """Consume the groups. Raises LeaseExpired if the lease had ended and some were handed out again."""
+    async def ack(self, *, train_step: int | None = None) -> None:
+        """Consume the groups. Raises LeaseExpired if the lease had ended and some were handed out again.
+
+        `train_step` is the step that has trained them, where a loader reads ahead of the step that they were lent for.
+        """
         self._done = True
-        await self._holder.ack_lease(self.id)
+        await self._holder.ack_lease(self.id, train_step=train_step)
 
     async def nack(self) -> None:
         """Give the groups back, to their old place."""

@@ -31,7 +31,7 @@ from reroll.buffer.recording import (
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
 from reroll.codec import encode
 from reroll.errors import CorruptData, NotStorable, RerollError, StoreFailed
-from reroll.store import MAX_PAYLOAD_BYTES, Change, Fact, Saved, Store, open_saved
+from reroll.store import MAX_PAYLOAD_BYTES, Blob, Change, Fact, Saved, Store, open_saved
 from reroll.store.connections import failed
 from reroll.waiting import Signal, Waits
 
@@ -46,7 +46,7 @@ _AT_ONCE: Final = 64
 class Encoded(NamedTuple):
     """Rollouts as bytes, and the references in them, which are to be released when these are stored or given up."""
 
-    blob: bytes
+    blob: Blob
     held: Held
 
 
@@ -89,7 +89,7 @@ class Disk:
         self._references.restore(store.facts(HOLDER))
         self._taken_over: list[Fact] = []  # facts that are written with the next state
         self._error: RerollError | None = None
-        self._blobs: dict[int, bytes] = {}  # by uid, not yet handed to the store
+        self._blobs: dict[int, Blob] = {}  # by uid, not yet handed to the store
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
         self._held: Counter[int] = Counter()  # groups that are about to be shown

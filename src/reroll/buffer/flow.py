@@ -22,6 +22,9 @@ from reroll.rollout.measure import Measure
 Histogram = dict[int, int]
 """How often each value occurred."""
 
+SUPERSEDED: Final = "superseded"
+"""What a put came to that was refused, beside the statuses."""
+
 FINISHED: Final = (Status.COMPLETED, Status.FILTERED)
 """Groups put as these have whole responses; others would make what was produced look shorter than it is."""
 
@@ -163,6 +166,11 @@ class Flow:
         flow.puts[status.value] = flow.puts.get(status.value, 0) + 1
         if summary.status in FINISHED:
             flow.produced.add(summary.measure)
+
+    def superseded(self, task_name: str) -> None:
+        """Count a put that was refused, because another producer had put the group."""
+        flow = self._task(task_name)
+        flow.puts[SUPERSEDED] = flow.puts.get(SUPERSEDED, 0) + 1
 
     def trained(self, task_name: str, group: Group, step: int | None, use: int = 1) -> None:
         """Count a COMPLETED group that is handed to a trainer for a training step; `use` counts from 1."""

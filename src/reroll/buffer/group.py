@@ -11,6 +11,7 @@ from reroll.rollout import GroupSummary, Status, expire, read_status, stamp, wri
 from reroll.rollout.foreign import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.measure import Measure
 from reroll.rollout.staleness import write_same_staleness, write_staleness
+from reroll.store import Blob
 
 BOUND: Final = 1 << 62
 """Sums and differences of two smaller numbers fit into a column."""
@@ -81,7 +82,7 @@ class Group:
     def __init__(self, uid: int, items: list[Any], summary: GroupSummary, told_at: int | None = None) -> None:
         self.uid = uid
         self._items = items
-        self._packed: bytes | None = None
+        self._packed: Blob | None = None
         self._stale_at: int | None = None
         # What was done to the rollouts since they were encoded; written down where they are kept on disk.
         self.applied = _NOTHING
@@ -114,7 +115,7 @@ class Group:
         return bool(self._packed is not None or self._items)
 
     @property
-    def packed(self) -> bytes | None:
+    def packed(self) -> Blob | None:
         """The rollouts as bytes, if nobody has looked at them yet."""
         return self._packed
 
@@ -237,7 +238,7 @@ class Group:
         if self.emptied:
             self.expire_now(self.emptied)
 
-    def pack(self, blob: bytes) -> None:
+    def pack(self, blob: Blob) -> None:
         """Have the rollouts as bytes, of which it is known that they can be decoded without any help."""
         self._packed = blob
 

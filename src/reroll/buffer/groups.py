@@ -23,7 +23,7 @@ from reroll.engine.priorities import checked_priority
 from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_last
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
 from reroll.engine.uses import used_of
-from reroll.errors import InvalidArgument, UncommittedWarning
+from reroll.errors import InvalidArgument, Superseded, UncommittedWarning
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
 from reroll.rollout.foreign import write_if_present
@@ -64,7 +64,7 @@ class Groups(Expiring):
         checked_tags = _checked_tags(tags)
         continues = self.out.recognise(items, uid)
         attempt = 1
-        if continues is not None:
+        if continues is not None and self.out.is_awaited(continues):
             slot = self._slot_of[continues]
             self._check_task(slot, task_name)
             attempt = int(self.engine.columns.attempts[slot]) + 1
@@ -91,6 +91,22 @@ class Groups(Expiring):
         """Return whether a put may be carried out now: only COMPLETED groups ever wait."""
         completed = put.decide().status is Status.COMPLETED
         return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
+
+    def check_turn(self, put: Put, *, has_waited: bool = False) -> None:
+        """Raise Superseded, and count it, if the group is another producer's now; InvalidArgument if it is not out.
+
+        One that was given up while its put waited is a new group.
+        """
+        uid = put.continues
+        if uid is None:
+            return
+        is_lent = uid in self.out.returned and not self._is_home(uid)
+        if is_lent or not has_waited or uid in self.out.superseded:
+            try:
+                self.out.check(uid, is_lent=is_lent)
+            except Superseded:
+                self.flow.superseded(put.task.name)
+                raise
 
     def has_grown(self, put: Put) -> bool:
         """Return whether a put brings a group back that is out, and not as it was taken."""
@@ -222,7 +238,7 @@ class Groups(Expiring):
             mine = [s for s in slots.tolist() if self._is_out_since(s, attempts)]
             slots = np.array(mine, np.int64)
             for group in self.groups(slots):
-                self.out.discard(group.uid)
+                self.out.take_back(group.uid)
             task.rolling -= len(slots)
             engine.lower(task, status, slots, PLACES[OUT])
         elif len(slots):
@@ -384,16 +400,21 @@ class Groups(Expiring):
 
     def _is_out(self, uid: int) -> bool:
         """Return whether a group is out; one that came back because its holder seemed dead goes out once more."""
-        columns, slot = self.engine.columns, self._slot_of.get(uid)
-        if uid in self.out.returned and slot is not None:
+        if uid in self.out.returned and self._is_home(uid):
             self.out.returned.discard(uid)
-            status = int(columns.status[slot])
-            if columns.place[slot] == RESIDENT and status in RETURNING:
-                task = list(self.engine.tasks.values())[columns.task[slot]]
-                self.engine.lift(task, status, np.array([slot]), OUT)
-                task.rolling += 1
-                self.out.add(self._group(slot))
+            columns, slot = self.engine.columns, self._slot_of[uid]
+            task = list(self.engine.tasks.values())[columns.task[slot]]
+            self.engine.lift(task, int(columns.status[slot]), np.array([slot]), OUT)
+            task.rolling += 1
+            self.out.add(self._group(slot))
         return uid in self.out
+
+    def _is_home(self, uid: int) -> bool:
+        """Return whether a group is in its pool, to be rolled again."""
+        columns, slot = self.engine.columns, self._slot_of.get(uid)
+        return slot is not None and bool(
+            columns.place[slot] == RESIDENT and columns.status[slot] in RETURNING
+        )
 
     def _check_task(self, slot: int, task_name: str) -> None:
         own = list(self.engine.tasks)[self.engine.columns.task[slot]]

@@ -160,11 +160,12 @@ class HandingOut(Shell):
         # Only looks, takes nothing: it stands in no queue but its own.
         await self._wait([object()], lambda: self._is_ready(wanted, status), deadline, lambda: "wait_ready")
 
-    async def ack_lease(self, lease: int) -> None:
+    async def ack_lease(self, lease: int, *, train_step: int | None = None) -> None:
         """Acknowledge a lease by its id; what `Batch.ack` does."""
         self._check_open()
+        step = checked_step("train_step", train_step)
         try:
-            self._leases.ack(lease)
+            self._leases.ack(lease, step)
         finally:
             self._changed()
             await self._written()

@@ -97,8 +97,11 @@ class Leases:
         self._changed(self.last)
         return self.last, handed
 
-    def ack(self, lease: int) -> None:
-        """Let the groups of a lease be consumed. Raises LeaseExpired for those that were handed out again."""
+    def ack(self, lease: int, step: int | None = None) -> None:
+        """Let the groups of a lease be consumed, by this training step or that which they were lent for.
+
+        Raises LeaseExpired for those that were handed out again.
+        """
         if lease in self._acked:  # a repeated call is harmless
             return
         held = self._close(lease)
@@ -107,7 +110,7 @@ class Leases:
             slots = self._slots(held)
             mine = slots[self._groups.engine.columns.place[slots] != UNCOMMITTED]  # others have their takers
             self._groups.count_trained(slots)
-            self._groups.settle(acknowledge(self._groups.engine, slots, held.steps))
+            self._groups.settle(acknowledge(self._groups.engine, slots, _steps(held, step)))
             self._groups.consumed(mine)
             return
         held = self._forget_ended(lease)
@@ -117,7 +120,7 @@ class Leases:
         still = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         usable = [uid for uid in still if uid not in held.handed_again]
         slots = self._groups.resident_slots(usable)
-        self._groups.use(usable, held.status, held.steps)
+        self._groups.use(usable, held.status, _steps(held, step))
         self._groups.consumed(slots)
         if held.handed_again:
             raise LeaseExpired(
@@ -266,3 +269,7 @@ class Leases:
         settled = give_back(self._groups.engine, slots)
         self._groups.settle(settled)
         self._groups.recheck(np.setdiff1d(settled.back, settled.gone))
+
+
+def _steps(held: Held, step: int | None) -> dict[str, int | None]:
+    return held.steps if step is None else dict.fromkeys(held.steps, step)

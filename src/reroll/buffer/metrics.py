@@ -52,6 +52,7 @@ METRICS: Final[dict[str, Metric]] = {
     "gen/tokens": Metric("put.tokens", "tokens put, prompts included"),
     "gen/puts": Metric("num_puts", "puts; a group that comes back counts again"),
     **{f"gen/puts/{s.value}": Metric(f"puts.{s.value}", f"puts that came to {s.name}") for s in STATUSES},
+    "gen/superseded": Metric("superseded", "puts refused: another producer had put the group"),
     "gen/finished": Metric("produced.groups", "puts of groups with whole responses"),
     **_response_metrics("gen", "produced", "put with whole responses"),
     "train/groups": Metric("trained.groups", "groups handed to a trainer; each use counts"),

@@ -2,11 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from reroll.buffer.group import Group
 from reroll.buffer.packed import Packed
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, Superseded
+
+_REMEMBERED: Final = 1 << 16
+"""Groups that several producers hold, of which the newest are known."""
 
 
 class Out:
@@ -17,8 +20,11 @@ class Out:
         self._since: OrderedDict[int, float] = OrderedDict()  # by uid, the longest out first
         self._uid_of: dict[int, int] = {}  # by id of a rollout
         self._items: dict[int, list[Any]] = {}  # by uid; keeps the rollouts alive, so that an id stays theirs
+        self._again: set[int] = set()  # of those, the ones that somebody else may hold, too
         self.returned: set[int] = set()
         """Groups that were out when the buffer was saved or its process ended: they are back, and may still be put again."""
+        self.superseded: dict[int, int] = {}
+        """Of those, the ones that were handed out once more, and how often: only one of their holders may put them."""
         self.now = 0.0
         """The time, as the shell told it last."""
 
@@ -30,13 +36,18 @@ class Out:
 
     @property
     def may_come_back(self) -> bool:
-        """Whether there is any group that may be put again."""
-        return bool(self._since or self.returned)
+        """Whether there is any group that may be put again, or must not be."""
+        return bool(self._since or self.returned or self.superseded)
 
     def add(self, group: Group) -> None:
         """Let a group be out; it is known by the rollouts that were handed over, or by those that it has."""
         self._since[group.uid] = self.now
-        self.returned.discard(group.uid)
+        if group.uid in self.returned:
+            self.returned.discard(group.uid)
+            self._again.add(group.uid)
+            self.superseded[group.uid] = self.superseded.pop(group.uid, 0) + 1
+            if len(self.superseded) > _REMEMBERED:
+                del self.superseded[next(iter(self.superseded))]
         if group.uid not in self._items:
             self.learn(group)
 
@@ -48,9 +59,19 @@ class Out:
         self._items[group.uid] = group.items
         self._uid_of.update((id(item), group.uid) for item in group.items)
 
+    def take_back(self, uid: int) -> None:
+        """Let a group be here again that was handed out, and reached nobody."""
+        if uid in self._again and uid in self.superseded:
+            self.returned.add(uid)
+            self.superseded[uid] -= 1
+            if not self.superseded[uid]:
+                del self.superseded[uid]
+        self.discard(uid)
+
     def discard(self, uid: int) -> None:
         """Learn that a group is here again, or gone."""
         self._since.pop(uid, None)
+        self._again.discard(uid)
         self._forget_items(uid)
 
     def _forget_items(self, uid: int) -> None:
@@ -74,12 +95,10 @@ class Out:
         return next(iter(self._since.values())) + self._ttl_s
 
     def recognise(self, items: Iterable[Any] | Packed, uid: int | None) -> int | None:
-        """Return the uid of the group that these rollouts continue, None if they are a new one.
+        """Return the uid of the group that these rollouts are of, None if they are a new one; see `check`.
 
-        Raises InvalidArgument if they belong to several groups, or `uid` is not out.
+        Raises InvalidArgument if they belong to several groups.
         """
-        if uid is not None and uid not in self._since and uid not in self.returned:
-            raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
         found = set() if uid is None else {uid}
         if self.may_come_back:
             carried: set[Any]
@@ -94,13 +113,28 @@ class Out:
                 found = {
                     known
                     for known in carried
-                    if known is not None and (known in self._since or known in self.returned)
+                    if known is not None and (self.is_awaited(known) or known in self.superseded)
                 }
         if len(found) > 1:
             raise InvalidArgument(
                 f"these rollouts belong to several groups that are out: {sorted(found)}; put each by itself"
             )
         return found.pop() if found else None
+
+    def is_awaited(self, uid: int) -> bool:
+        """Return whether a group may be put by somebody who holds it."""
+        return uid in self._since or uid in self.returned
+
+    def check(self, uid: int, *, is_lent: bool) -> None:
+        """Raise Superseded for a group that is somebody else's now, InvalidArgument for any other that is not out."""
+        if self.is_awaited(uid) and not is_lent:
+            return
+        if is_lent or uid in self.superseded:
+            raise Superseded(
+                f"group {uid} came back when the buffer was opened again, and another producer took it: this result is not "
+                "stored. Go on with the next group; or set group_uid to None, and put it as a new one"
+            )
+        raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
 
     def uids(self) -> Sequence[int]:
         """Return who is out, the longest first."""

@@ -20,6 +20,7 @@ from reroll.rollout.foreign import read_length
 from reroll.rollout.group import find_group_id, look_at_all
 from reroll.rollout.member import Member
 from reroll.rollout.status import Status
+from reroll.store import Blob
 
 _Amount = Annotated[int, Meta(ge=0, lt=1 << 40)]
 """Sums over all members fit into a column."""
@@ -45,7 +46,7 @@ _write: Final = msgspec.msgpack.Encoder().encode
 class Packed(NamedTuple):
     """The rollouts of a group as bytes, and what is known of them; may be put as they are."""
 
-    blob: bytes
+    blob: Blob
     members: list[Member]
     group_id: Any
     group_uids: tuple[int, ...]
@@ -68,7 +69,7 @@ def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
     return _write(known), encode(list(items), root="rollouts")
 
 
-def unpack(known: bytes, blob: bytes, *, partial: bool) -> Packed | list[Any]:
+def unpack(known: bytes, blob: Blob, *, partial: bool) -> Packed | list[Any]:
     """Return a group that can be put: as bytes, if it is known that these can be decoded at any time, else decoded.
 
     With `partial`, the last tokens may lack a version. Raises InvalidArgument, CorruptData, UnsupportedFormat.
@@ -96,7 +97,7 @@ class Shown(NamedTuple):
     told: int
     is_final: bool
     """Whether the rollouts are as they are, without a look at the step."""
-    blob: bytes
+    blob: Blob
 
     def rollouts(self) -> list[Any]:
         """Return the rollouts, brought up to date. Raises CorruptData, UnsupportedFormat."""

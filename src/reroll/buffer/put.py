@@ -72,7 +72,7 @@ class Put:
     token_stale_threshold: int | None
     retryable: bool
     continues: int | None
-    """The uid of the group that was out and comes back."""
+    """The uid of the group that these rollouts are of: it was out and comes back, if nobody else has put it meanwhile."""
     attempt: int
     priority: float
     tags: Mapping[str, Any] | None

@@ -62,7 +62,8 @@ class Putting(Shell):
             reservation: what `reserve` gave; this group is one of its. One that has ended by time is as none.
             timeout: seconds to wait at most.
 
-        Raises InvalidArgument (naming rollout and field), WaitTimeout, Closed: then nothing has changed.
+        Raises InvalidArgument (naming rollout and field), Superseded (another producer has this group), WaitTimeout,
+        Closed: then nothing has changed.
 
         """
         self._check_open()
@@ -93,6 +94,7 @@ class Putting(Shell):
         if is_known and not self._groups.has_grown(plan):
             await self._written()
             return self._put_ids[put_id]
+        self._groups.check_turn(plan)
         if self._disk is None:
             if not isinstance(plan.items, Packed):
                 self._storable.look(plan.items)
@@ -135,6 +137,7 @@ class Putting(Shell):
         if is_done():  # while this one waited
             await self._written()
             return self._put_ids[put_id]
+        self._groups.check_turn(plan, has_waited=True)
         stored = self._groups.put(plan)
         if reservation is not None:
             self._reservations.settle(reservation)

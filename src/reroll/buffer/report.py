@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from reroll.buffer.flow import Histogram, Responses, TaskFlow, Wait
+from reroll.buffer.flow import SUPERSEDED, Histogram, Responses, TaskFlow, Wait
 from reroll.buffer.groups import Groups
 from reroll.buffer.stats import (
     DiskUse,
@@ -180,6 +180,7 @@ def _describe(parts: Sequence[Part]) -> TaskStats:
         ),
         put=_sum(amount[PUT] for amount in amounts),
         puts={s.value: sum(f.puts.get(s.value, 0) for f in flows) for s in STATUSES},
+        superseded=sum(f.puts.get(SUPERSEDED, 0) for f in flows),
         produced=_responses([f.produced for f in flows], [e.produced for e in earlier], seconds),
         trained=_responses([f.trained for f in flows], [e.trained for e in earlier], seconds),
         trained_staleness={

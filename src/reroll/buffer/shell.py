@@ -113,6 +113,7 @@ class Shell:
         self._reservations.last = memory.small["last_reservation"]
         self._put_ids.restore(memory.put_ids)
         self._groups.out.returned = set(memory.small["returned"])
+        self._groups.out.superseded = dict(memory.small.get("superseded", ()))
         self._groups.come_home(*home)  # whoever had them is no more
 
     def _rest(self) -> dict[str, Any]:
@@ -123,6 +124,7 @@ class Shell:
             "last_lease": self._leases.last,
             "last_reservation": self._reservations.last,
             "returned": sorted(self._groups.out.returned),
+            "superseded": list(self._groups.out.superseded.items()),
         }
 
     async def _written(self) -> None:

@@ -36,6 +36,7 @@ class Snapshot:
     ) -> None:
         self._allow_pickle = allow_pickle
         engine = groups.engine
+        self._state = write_small(engine, rest)  # first: it files newcomers, and their rows tell where
         alive = engine.columns.alive()
         self._lock = threading.Lock()
         self._rows = engine.columns.rows(alive)
@@ -43,9 +44,8 @@ class Snapshot:
         self._groups = groups.groups(alive)
         self._pending = {group.uid for group in self._groups}
         self._records: dict[int, bytes] = {}
-        self._blobs: dict[int, bytes] = {}
+        self._blobs: dict[int, Blob] = {}
         self._references = References(nothing_is_stored, allow_pickle=allow_pickle)
-        self._state = write_small(engine, rest)
         self._leases = leases.records()
         self._put_ids = list(put_ids.items().items())
         self._uses = [
@@ -120,7 +120,7 @@ class Snapshot:
             yield Change(facts=[(OBJECT, number, self._references.blob(number))])
         yield Change(facts=facts, state=self._state)
 
-    def _take(self, group: Group) -> tuple[bytes, bytes]:
+    def _take(self, group: Group) -> tuple[bytes, Blob]:
         with self._lock:
             if group.uid not in self._pending:
                 return self._records.pop(group.uid), self._blobs.pop(group.uid)
@@ -128,7 +128,7 @@ class Snapshot:
             record = self._records.pop(group.uid, None) or group.record()
             return record, self._encode(group)
 
-    def _encode(self, group: Group, items: list[Any] | None = None) -> bytes:
+    def _encode(self, group: Group, items: list[Any] | None = None) -> Blob:
         """Return the rollouts of a group as bytes, or these instead."""
         if items is None:
             if (packed := group.packed) is not None:

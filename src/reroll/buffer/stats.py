@@ -153,6 +153,8 @@ class TaskStats:
     """As in the ledger: a group that comes back counts once, and adds the tokens that are new."""
     puts: dict[str, int]
     """Puts by the status that each came to; a group that comes back counts again."""
+    superseded: int
+    """Puts that were refused, because another producer had put the group."""
     produced: ResponseStats
     """Puts of finished groups: COMPLETED or FILTERED, also when they expired on arrival."""
     trained: ResponseStats

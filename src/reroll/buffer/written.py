@@ -91,6 +91,8 @@ class _Small(TypedDict):
     rules: _Rules
     last_lease: Whole
     last_reservation: Whole
+    returned: list[Whole]
+    superseded: NotRequired[list[tuple[Whole, Whole]]]
 
 
 _Use = tuple[str, Whole, list[Whole], list[Whole], list[Whole]]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from reroll import InvalidArgument, __version__
-from reroll.cli import files, inspecting, serving, showing
+from reroll.cli import files, inspecting, serving, showing, watching
 from reroll.cli.config_check import config_app
 from reroll.cli.ending import fail
 
@@ -60,7 +60,7 @@ def demo(
 
 
 for _command in (
-    *(inspecting.inspect, showing.show, files.export, files.verify),
+    *(inspecting.inspect, showing.show, watching.dashboard, files.export, files.verify),
     *(serving.serve, serving.ping, serving.keygen),
 ):
     app.command()(_command)

@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from reroll.cli.showing import Decode, token_runs
+from reroll.cli.showing import Decode
 from reroll.cli.visible import visible
+from reroll.observe.group import token_runs
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reroll.cli.ending import fail
+from reroll.cli.ending import fail, on_signal
+from reroll.cli.watching import TokenFile, page_of
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument, RerollError
 
@@ -46,16 +48,21 @@ def serve(
     client_ttl_s: Annotated[
         float, typer.Option(min=0.1, help="A client that is silent for so many seconds is gone.")
     ] = 10.0,
+    dashboard: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Show what it does in a browser, at http://127.0.0.1:PORT."),
+    ] = None,
+    dashboard_token: TokenFile = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
     """Serve a buffer to other processes, until SIGTERM.
 
-    Example: reroll serve --config buffer.yaml --bind tcp://127.0.0.1:5555 --store ./buffer
+    Example: reroll serve --config buffer.yaml --bind tcp://127.0.0.1:5555 --store ./buffer --dashboard 8787
     """
     try:
         from reroll.server import Limits, Server  # noqa: PLC0415
         from reroll.server.logs import log_to_stderr  # noqa: PLC0415
-        from reroll.server.running import run_until_stopped  # noqa: PLC0415
+        from reroll.server.memory import keep_freed_memory  # noqa: PLC0415
     except ImportError as error:
         fail(str(error))
     limits = Limits(
@@ -72,11 +79,16 @@ def serve(
         if preparing is not None:
             _add_preparer(server, preparing)
         log_to_stderr(as_json=log_json)
-        await run_until_stopped(server, lambda address: typer.echo(f"ready at {address}"))
+        keep_freed_memory()
+        page = nullcontext() if dashboard is None else page_of(server, dashboard, dashboard_token)
+        stopping = on_signal()
+        async with server, page:
+            typer.echo(f"ready at {server.address}")
+            await stopping.wait()
 
     try:
         asyncio.run(run())
-    except (RerollError, ValueError, OSError) as error:
+    except (RerollError, ValueError, OSError, ImportError) as error:
         fail(str(error))
 
 
@@ -147,7 +159,6 @@ def _configs(config: Path | None, store: Path | None, prepare: Path | None) -> t
 
 
 def _add_preparer(server: "Server", config: Any) -> None:
-    from reroll.prepare import AsyncPreparer  # noqa: PLC0415
-    from reroll.prepare.remote import NAME, PreparerService  # noqa: PLC0415
+    from reroll.prepare.remote import serve_preparer  # noqa: PLC0415
 
-    server.add_service(NAME, PreparerService(AsyncPreparer(config, buffer=server.buffer)))
+    serve_preparer(server, config)

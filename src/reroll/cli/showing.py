@@ -1,6 +1,6 @@
 """`reroll show`: one group, to be read."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,20 +70,3 @@ def load_tokenizer(name: str) -> Decode:
         fail(f"decoding needs {error.name}: pip install {error.name}")
     except Exception as error:  # noqa: BLE001  (what these raise is their own affair)
         fail(f"{name} is no tokenizer that can be loaded: {error}")
-
-
-def token_runs(rollout: dict[str, Any]) -> Iterator[tuple[int | None, bool, list[int]]]:
-    """Yield the response as runs of tokens of one version, and masked alike: the version, whether it is trained, the ids."""
-    ids: list[int] = rollout["response_ids"]
-    versions = [version for version, count in rollout["versions"] for _ in range(count)]
-    mask = [kept for kept, count in rollout["mask"] for _ in range(count)]
-    start = 0
-    for place in range(1, len(ids) + 1):
-        kind = _kind_at(versions, mask, start)
-        if place == len(ids) or _kind_at(versions, mask, place) != kind:
-            yield (*kind, ids[start:place])
-            start = place
-
-
-def _kind_at(versions: list[int], mask: list[int], place: int) -> tuple[int | None, bool]:
-    return versions[place] if place < len(versions) else None, place >= len(mask) or bool(mask[place])

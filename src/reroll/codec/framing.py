@@ -11,11 +11,11 @@ Numbers are little-endian. Nothing here looks into the parts.
 """
 
 import struct
-import zlib
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
+from reroll.codec.checksum import checksum_of
 from reroll.codec.limits import Refusal
 from reroll.errors import CorruptData, UnsupportedFormat
 
@@ -29,11 +29,6 @@ _LENGTHS: Final = struct.Struct("<II")
 _BODY_AT: Final = _START.size + _LENGTHS.size
 _LARGEST: Final = (1 << 32) - 1
 PADDING: Final = tuple(bytes(n) for n in range(ALIGNMENT))
-
-# zlib gives Python's lock away for every call with more bytes than this. To get it back from a busy event loop takes up
-# to 5 ms, and that for 20 us of work: so it is kept, unless there is enough to do.
-_LOCKED: Final = 5 * 1024
-_MAX_LOCKED: Final = 1 << 20
 
 Buffer = bytes | bytearray | memoryview
 
@@ -57,25 +52,13 @@ def join(table: bytes, body: bytes, arrays: Sequence[Any]) -> bytes:
     gap = PADDING[-(_BODY_AT + len(table) + len(body)) % ALIGNMENT]
     start = _START.pack(_MAGIC, FORMAT_VERSION, 0)
     blob = b"".join((start, _LENGTHS.pack(len(table), len(body)), table, body, gap, *arrays))
-    checksum = _checksum(memoryview(blob)[_START.size :])
+    checksum = checksum_of(memoryview(blob)[_START.size :])
     # A file in memory writes into bytes that nobody else holds, and gives the same object back: large groups are
     # copied once. Checksums of each array by itself would let go of the interpreter's lock once for each.
     file = BytesIO(blob)
     del blob
     file.write(_START.pack(_MAGIC, FORMAT_VERSION, checksum))
     return file.getvalue()
-
-
-def _checksum(data: bytes | memoryview) -> int:
-    """Return the CRC-32."""
-    size = len(data)
-    if size <= _LOCKED or size > _MAX_LOCKED:
-        return zlib.crc32(data)
-    checksum = 0
-    with memoryview(data) as view:
-        for start in range(0, size, _LOCKED):
-            checksum = zlib.crc32(view[start : start + _LOCKED], checksum)
-    return checksum
 
 
 def split(blob: Buffer) -> Frame:
@@ -94,7 +77,7 @@ def split(blob: Buffer) -> Frame:
         raise UnsupportedFormat(
             f"stored in format {version}, and this reroll reads up to {FORMAT_VERSION}; upgrade reroll to read it"
         )
-    if version < 1 or _checksum(view[_START.size :]) != checksum:
+    if version < 1 or checksum_of(view[_START.size :]) != checksum:
         raise CorruptData("the checksum does not fit: these bytes were cut or altered; use another copy")
     table_size, body_size = _LENGTHS.unpack_from(view, _START.size)
     body_at = _BODY_AT + table_size

@@ -7,7 +7,7 @@
     grpo        the trainer: the part to copy
     modes       how the same trainer and buffer are configured: on policy, asynchronous, replay
     running     one run, measured (`measuring`); `comparing` and `wording` say what follows from all of them
-    remote      the buffer in a process of its own
+    serving     the buffer in a process of its own: a server
     crash       kills each of three processes (`lives`, `processes`) once, and checks what is left
     report      pictures (`charts`) and numbers, as one HTML file and JSON
     command     all of it, with live progress

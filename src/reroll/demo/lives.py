@@ -15,12 +15,14 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reroll import Closed
+from reroll import Closed, InvalidArgument, Superseded
 from reroll.demo.modes import MODES, Mode
-from reroll.demo.remote import Remote, Service
+from reroll.demo.serving import Remote, serve
 from reroll.prepare import StepData
 
 CHECKPOINT_EVERY = 4
+_ANEW = (Closed, InvalidArgument)
+"""What a preparer raises that was started anew, or is of a server that was: it does not know the step."""
 
 
 class Place(NamedTuple):
@@ -49,33 +51,31 @@ def digest_of(data: StepData) -> int:
 
 def own_buffer(place: Place, mode: Mode, seed: int) -> None:
     """Be the process of the buffer."""
-    service = Service(place.socket, mode.config(seed, place.store))
-    _tell("ready")
-    service.serve()
+    serve(place.socket, mode.config(seed, place.store), lambda: _tell("ready"))
 
 
 def produce_for_ever(place: Place, mode: Mode, seed: int) -> None:
     """Be the process of the producer: go on whenever the buffer does."""
     from reroll.demo.producing import Ahead, Unheard, produce_in_turn  # noqa: PLC0415  (torch: the buffer does without)
 
+    remote = Remote(place.socket)
     while True:
-        remote = Remote(place.socket)
         try:
             if mode.is_ahead:
-                Ahead(_Telling(remote.preparer.buffer), remote.board, seed, Unheard()).produce()
+                Ahead(_Telling(remote.buffer), remote.board, seed, Unheard()).produce()
             else:
                 produce_in_turn(remote.preparer, remote.board, mode, seed, Unheard())
-        except (Closed, EOFError, OSError) as error:
+        except (*_ANEW, Superseded) as error:
             _tell("producer goes on", after=type(error).__name__)
 
 
 def train_to_the_end(place: Place, last_step: int) -> None:
     """Be the process of the trainer: if the buffer is lost, go on from the checkpoint as after a crash of its own."""
+    remote = Remote(place.socket)
     while True:
-        remote = Remote(place.socket)
         try:
             _train(place, remote, last_step)
-        except (EOFError, OSError) as error:
+        except _ANEW as error:
             _tell("trainer goes on", after=type(error).__name__)
         else:
             _tell("trained all")
@@ -94,7 +94,7 @@ def _train(place: Place, remote: Remote, last_step: int) -> None:
     policy.load_state_dict(saved["policy"])
     if saved["optimizer"] is not None:
         optimizer.load_state_dict(saved["optimizer"])
-    remote.service.begin(saved["preparer"])
+    remote.begin(saved["preparer"])
     if saved["preparer"] is None:
         save_checkpoint(place, 0, policy, optimizer, remote.preparer.state())
     _tell("begins", step=saved["step"] + 1)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Self
 
 from reroll.demo.lives import Place
-from reroll.demo.remote import Remote
 
 STEPS: Final = 18
 KILLS: Final = {5: "producer", 10: "trainer", 15: "buffer"}
@@ -30,7 +29,7 @@ class Processes:
 
     def __init__(self, place: Place, mode: str, seed: int, note: Callable[[str], None]) -> None:
         """Run a mode in this place; `note` is told what happens."""
-        self._place, self._note = place, note
+        self._note = note
         self._arguments = (str(place.directory), mode, str(seed), str(STEPS))
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._told: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -76,7 +75,7 @@ class Processes:
                 case {"event": "ended", "role": role, "code": code} if code not in (0, -9):
                     raise RuntimeError(f"the {role} of the demo ended with code {code}")
         self._stop("producer")
-        Remote(self._place.socket).service.end()
+        self._running["buffer"].terminate()
         self._running["buffer"].wait(_PATIENCE_S)
 
     def _start(self, role: str) -> None:

@@ -1,7 +1,7 @@
 """One group in plain values, for people: prompts, responses, rewards, and who made which token."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -51,6 +51,19 @@ def runs(values: Sequence[Any]) -> list[Run]:
     return [(value, len(list(same))) for value, same in groupby(values)]
 
 
+def token_runs(rollout: dict[str, Any]) -> Iterator[tuple[int | None, bool, list[int]]]:
+    """Yield the response as runs of tokens of one version, and masked alike: the version, whether it is trained, the ids."""
+    ids: list[int] = rollout["response_ids"]
+    versions = [version for version, count in rollout["versions"] for _ in range(count)]
+    mask = [kept for kept, count in rollout["mask"] for _ in range(count)]
+    start = 0
+    for place in range(1, len(ids) + 1):
+        kind = _kind_at(versions, mask, start)
+        if place == len(ids) or _kind_at(versions, mask, place) != kind:
+            yield (*kind, ids[start:place])
+            start = place
+
+
 def _ids(values: Any) -> list[int]:
     if values is None:
         return []
@@ -73,3 +86,7 @@ def _told(value: Any) -> Any:
         return list(map(_told, value))
     shape = getattr(value, "shape", None)
     return f"<{type(value).__name__}{'' if shape is None else f' of shape {tuple(shape)}'}>"
+
+
+def _kind_at(versions: list[int], mask: list[int], place: int) -> tuple[int | None, bool]:
+    return versions[place] if place < len(versions) else None, place >= len(mask) or bool(mask[place])

@@ -1,6 +1,7 @@
 """Poll: one question at an interval, shared by all who look, with a short history in memory.
 
-Nobody asks while nobody looks. However large the buffer is, asking takes at most a hundredth of the time.
+Nobody asks while nobody looks. However large the buffer is, asking takes a hundredth of the time at most, unless that
+would be more than ten seconds between two questions.
 """
 
 import asyncio
@@ -16,7 +17,9 @@ from reroll.errors import RerollError
 from reroll.observe.view import View
 
 _SHARE: Final = 100
-"""After an answer that took long, so many times as long passes before the next question."""
+"""After an answer that took long, so many times as long passes before the next question,"""
+_LONGEST_S: Final = 10.0
+"""but not more: where everything is slow, somebody still wants to see it."""
 
 
 class Rates(NamedTuple):
@@ -61,6 +64,7 @@ class Poll:
         self._viewers: set[asyncio.Event] = set()
         self._asking: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
+        self._is_over = False
 
     @property
     def latest(self) -> Moment | None:
@@ -76,14 +80,14 @@ class Poll:
             return latest
 
     async def moments(self) -> AsyncIterator[Moment]:
-        """Yield what is seen, each moment once, as long as somebody iterates; a slow viewer leaves some out."""
+        """Yield what is seen, each moment once, until `end`; a slow viewer leaves some out."""
         news = asyncio.Event()
         self._viewers.add(news)
         if self._asking is None:
             self._asking = asyncio.create_task(self._keep_asking())
         shown: Moment | None = None
         try:
-            while True:
+            while not self._is_over:
                 news.clear()
                 latest = self.latest
                 if latest is not None and latest is not shown:
@@ -99,12 +103,18 @@ class Poll:
                     await self._asking
                 self._asking = None
 
+    def end(self) -> None:
+        """Let all viewers go."""
+        self._is_over = True
+        for news in self._viewers:
+            news.set()
+
     async def _keep_asking(self) -> None:
         while True:
             started = time.monotonic()
             await self.now()
             took = time.monotonic() - started
-            await asyncio.sleep(max(self._interval_s, took * _SHARE))
+            await asyncio.sleep(max(self._interval_s, min(took * _SHARE, _LONGEST_S)))
 
     async def _ask(self) -> Moment:
         before = self.latest

@@ -3,12 +3,14 @@
 `PreparerService` stands on the server; `RemotePreparer` has the same verbs on the other side, over whatever carries them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from reroll.codec import register
 from reroll.errors import InvalidArgument
 from reroll.prepare.async_preparer import AsyncPreparer
+from reroll.prepare.config import PrepareConfig
+from reroll.prepare.keeping import checked_state
 from reroll.prepare.packed import PackedBatch
 from reroll.prepare.ranks import GlobalCounts, RankBatch
 from reroll.prepare.results import GenerationResult
@@ -26,8 +28,21 @@ class PreparerService:
 
     verbs = frozenset({"put", "get_data", "done", "commit", "state", "restore"})
 
-    def __init__(self, preparer: AsyncPreparer) -> None:
+    def __init__(
+        self,
+        preparer: AsyncPreparer,
+        *,
+        again: Callable[[], AsyncPreparer] | None = None,
+        rewinds: bool = False,
+    ) -> None:
+        """Serve a preparer.
+
+        `again` makes another one, for a trainer that goes back to its checkpoint; then `rewinds` lets the buffer go back with
+        it, which is for buffers with a store, and that nobody else trains from.
+        """
         self._preparer = preparer
+        self._again = again
+        self._rewinds = rewinds
         self._is_started = False
 
     async def put(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
@@ -54,9 +69,15 @@ class PreparerService:
         return await self._preparer.state(step=step)
 
     async def restore(self, state: Mapping[str, Any]) -> None:
-        """See `AsyncPreparer.restore`; what later steps had consumed is available again if the buffer has a store."""
+        """See `AsyncPreparer.restore`; whoever waits for a preparer that has started gets Closed."""
+        step: int = checked_state(state)["step"]
         if self._is_started:
-            raise InvalidArgument("the preparer has started; restore before anything else is asked of it")
+            if self._again is None:
+                raise InvalidArgument("the preparer has started; restore before anything else is asked of it")
+            await self._preparer.shutdown()
+            self._preparer, self._is_started = self._again(), False
+        if self._rewinds:
+            await self._preparer.buffer.rewind(step)
         await self._preparer.restore(state)
 
     async def stop(self) -> None:
@@ -67,6 +88,16 @@ class PreparerService:
         if not self._is_started:
             self._is_started = True
             await self._preparer.start()
+
+
+def serve_preparer(server: Any, config: PrepareConfig) -> None:
+    """Let a `reroll.Server` prepare the batches of one training from its buffer. With a store, that is rewound by `restore`."""
+
+    def made() -> AsyncPreparer:
+        return AsyncPreparer(config, buffer=server.buffer)
+
+    is_durable = server.config.store is not None
+    server.add_service(NAME, PreparerService(made(), again=made, rewinds=is_durable))
 
 
 class RemotePreparer:
@@ -99,7 +130,7 @@ class RemotePreparer:
         return self._ask("state", step=step)
 
     def restore(self, state: Mapping[str, Any]) -> Any:
-        """Go on after the step of a state; before anything else is asked of a server that was started anew."""
+        """Go on after the step of a state, as a trainer does that was started anew, or whose server was."""
         return self._ask("restore", state=dict(state))
 
     def _ask(self, verb: str, **arguments: Any) -> Any:

@@ -67,14 +67,14 @@ class HandOut:
                 heart.hold(self._lines[index].name, self._lines[index].actor, self._beat_s)
         return self._number(lent), self._opened(lent)
 
-    async def ack(self, number: int) -> None:
+    async def ack(self, number: int, train_step: int | None = None) -> None:
         """Acknowledge a batch. Raises LeaseExpired with the groups that were handed out again."""
         gone: list[int] = []
         lost: LeaseExpired | None = None
         for index, lease in self._leases(number).items():
             heart.settle(self._lines[index].name)
             try:
-                await self._lines[index].call("ack", {"lease": lease})
+                await self._lines[index].call("ack", {"lease": lease, "train_step": train_step})
             except LeaseExpired as error:
                 lost, gone = error, [*gone, *error.uids]
         if lost is not None:

@@ -327,11 +327,11 @@ class Shard:
     async def _do_report(self) -> Report:
         return report_of(await self._open())
 
-    async def _do_ack(self, lease: int) -> None:
+    async def _do_ack(self, lease: int, train_step: int | None = None) -> None:
         self._holders.settle(("lease", lease))
         if lease // _AFTER_LOSS != self._losses:
             raise LeaseExpired("the groups of this lease were lost with their shard, and are counted as lost")
-        await (await self._open()).ack_lease(lease % _AFTER_LOSS)
+        await (await self._open()).ack_lease(lease % _AFTER_LOSS, train_step=train_step)
 
     async def _do_nack(self, lease: int) -> None:
         self._holders.settle(("lease", lease))

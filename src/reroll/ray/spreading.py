@@ -220,7 +220,7 @@ class Spread:
         await self._handing.wait_ready(arguments)
 
     async def _ack_lease(self, arguments: dict[str, Any]) -> None:
-        await self._handing.ack(arguments["lease"])
+        await self._handing.ack(arguments["lease"], arguments.get("train_step"))
 
     async def _nack_lease(self, arguments: dict[str, Any]) -> None:
         await self._handing.nack(arguments["lease"])

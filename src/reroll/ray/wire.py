@@ -148,4 +148,4 @@ def hand_out(blob: Blob) -> list[Any]:
     """Return the rollouts of a group that was handed out; their arrays are views, and cannot be written to."""
     if blob.refs:
         return resolved(blob, blob.refs)
-    return taken(blob.known, blob.rollouts.data)  # type: ignore[arg-type]  # anything with bytes in it
+    return taken(blob.known, blob.rollouts.data)

@@ -13,6 +13,7 @@ from reroll.buffer.packed import Packed, Shown, as_bytes, pack, unpack
 from reroll.codec import encode
 from reroll.errors import CorruptData
 from reroll.remote.values import to_value
+from reroll.store import Blob
 
 __all__ = ["as_bytes", "given", "received", "sent", "taken"]
 
@@ -24,19 +25,19 @@ def sent(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
     return pack(items, model_step)
 
 
-def received(known: bytes, blob: bytes, model_step: int | None) -> Packed | list[Any]:
+def received(known: bytes, blob: Blob, model_step: int | None) -> Packed | list[Any]:
     """Return what can be put; plain groups stay bytes. Raises InvalidArgument, CorruptData, UnsupportedFormat."""
     return unpack(known, blob, partial=model_step is not None)
 
 
-def given(group: Shown | list[Any]) -> tuple[bytes, bytes]:
+def given(group: Shown | list[Any]) -> tuple[bytes, Blob]:
     """Return what was done to a group that is handed out, and the group, as bytes; nothing was, if it was decoded."""
     if isinstance(group, Shown):
         return msgspec.msgpack.encode(group[:-1]), group.blob
     return b"", encode(group, root="rollouts")
 
 
-def taken(done: bytes, blob: bytes) -> list[Any]:
+def taken(done: bytes, blob: Blob) -> list[Any]:
     """Return the rollouts of a group that was handed out. Raises CorruptData, UnsupportedFormat."""
     if not done:
         rollouts: list[Any] = to_value(blob)

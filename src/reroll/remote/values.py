@@ -27,6 +27,7 @@ from reroll.engine.ledger import Amount
 from reroll.engine.rows import Row
 from reroll.errors import CorruptData
 from reroll.sample import SampleInfo
+from reroll.store import Blob
 
 for _kind in (
     *(Amount, Row, SampleInfo, Reservation),
@@ -57,7 +58,7 @@ def to_bytes(value: Any, name: str = "value") -> bytes:
     return encode(value, root=name)
 
 
-def to_value(blob: bytes | memoryview) -> Any:
+def to_value(blob: Blob) -> Any:
     """Return the value again; runs nothing that it reads. Raises CorruptData, UnsupportedFormat."""
     if blob[:1] == _ENCODED:
         return decode(blob)

@@ -5,7 +5,8 @@ port         a socket in an event loop
 keys, gate   key pairs, who may connect, who was denied
 limits       what each client may take up
 session      one client, as the server sees it
-serving      what is done for a call
+serving      what is done for a call; starting: at once, as far as it need not wait
+memory       how a program that is nothing but a server treats its memory
 server       `Server`: messages in, answers out, clients come and go
 connection   one client's calls, repeated until they are answered; heart beats while its loop is busy
 client       `Client`: the verbs; prefetch: batches ahead of time; blocking: the same for threads
@@ -23,12 +24,13 @@ except ImportError as error:
 from reroll.server.client import Client
 from reroll.server.keys import keygen
 from reroll.server.limits import Limits
+from reroll.server.memory import keep_freed_memory
 from reroll.server.server import Server
 
 if TYPE_CHECKING:
     from reroll.server.blocking import BlockingClient
 
-__all__ = ["Client", "Limits", "Server", "connect", "connect_blocking", "keygen"]
+__all__ = ["Client", "Limits", "Server", "connect", "connect_blocking", "keep_freed_memory", "keygen"]
 
 
 def connect(address: str, **options: Any) -> Client:

@@ -25,6 +25,7 @@ from reroll.server.connection import Connection
 from reroll.server.keys import read_pair, read_public
 from reroll.server.prefetch import Prefetch
 from reroll.server.wire import Answer, Lent
+from reroll.store import Blob
 from reroll.waiting import deadline_of
 
 _UNKNOWN: Final = (0, 1.0, 1.0, 1.0, 0, 0, 0)
@@ -330,7 +331,7 @@ class Client:
 
     async def _ask(
         self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()
-    ) -> tuple[Answer, list[bytes]]:
+    ) -> tuple[Answer, list[Blob]]:
         if self._deadline_s is None:
             return await self._connection.call(verb, arguments, blobs)
         try:

@@ -18,8 +18,9 @@ from reroll.remote.failures import to_failure
 from reroll.remote.values import to_bytes
 from reroll.server.heart import Heart
 from reroll.server.keys import KeyPair
-from reroll.server.port import Port
+from reroll.server.port import Port, kept
 from reroll.server.wire import Answer, Call, Malformed, ToServer, frames_of, read_to_client
+from reroll.store import Blob
 
 _MESSAGE_BYTES: Final = 1 << 20
 """Calls share a message up to this size. While it leaves, the next ones are encoded."""
@@ -33,7 +34,7 @@ class _Waiting:
 
     call: Call
     blobs: Sequence[bytes]
-    answer: "asyncio.Future[tuple[Answer, list[bytes]]]"
+    answer: "asyncio.Future[tuple[Answer, list[Blob]]]"
     since: float
 
 
@@ -74,7 +75,7 @@ class Connection:
 
     async def call(
         self, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes] = ()
-    ) -> tuple[Answer, list[bytes]]:
+    ) -> tuple[Answer, list[Blob]]:
         """Have a verb carried out, and return the answer and its groups.
 
         Whoever is cancelled has its wait on the server cancelled, and what the call got given back.
@@ -207,7 +208,7 @@ class Connection:
                 if answer.is_error:
                     waiting.answer.set_exception(to_failure(answer.value))
                 else:
-                    waiting.answer.set_result((answer, [blob.bytes for blob in blobs]))
+                    waiting.answer.set_result((answer, list(map(kept, blobs))))
             except RerollError as error:  # an answer that cannot be read
                 waiting.answer.set_exception(error)
         for number in message.lost or ():

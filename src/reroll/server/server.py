@@ -1,6 +1,6 @@
 """Server: one buffer, one socket, many clients.
 
-It reads messages, starts a task for each call, and sends what came of it. What a message holds is never trusted: one that
+It reads messages, carries out each call, in a task of its own if it has to wait, and sends what came of it. What a message holds is never trusted: one that
 cannot be read is dropped and counted, a verb that fails is an answer, and nobody waits for a client that is slow or gone.
 """
 
@@ -22,10 +22,21 @@ from reroll.remote.values import to_value
 from reroll.server.gate import Gate
 from reroll.server.keys import check_can_be_open, read_allowed, read_pair
 from reroll.server.limits import Limits
-from reroll.server.port import Port
+from reroll.server.port import Port, kept
 from reroll.server.serving import Service, Serving
 from reroll.server.session import Session
-from reroll.server.wire import VERSION, Answer, Call, Malformed, ToServer, read_to_server, refusal, version_of
+from reroll.server.starting import start
+from reroll.server.wire import (
+    VERSION,
+    Answer,
+    Call,
+    Malformed,
+    ToServer,
+    read_to_server,
+    refusal,
+    version_of,
+)
+from reroll.store import Blob
 
 log: Final = logging.getLogger("reroll.server")
 _FAREWELL_S: Final = 2.0
@@ -68,6 +79,7 @@ class Server:
         self._allowed = None if allow is None else read_allowed(allow)
         self._limits = limits or Limits()
         self._bind = bind
+        self.config = config
         self.buffer = config.build()
         self._services: dict[str, Service] = {}
         self._serving = Serving(
@@ -118,7 +130,7 @@ class Server:
             context.term()
             raise InvalidConfig(f"{self._bind} cannot be bound to: {error}") from error
         self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._port = Port(socket, self._receive)
+        self._port = Port(socket, self._receive, all_read=self._flush)
         self._sweeper = asyncio.create_task(self._sweep(), name="reroll-sweep")
         log.info(
             "serving",
@@ -214,9 +226,10 @@ class Server:
         except LimitReached as error:
             session.answer(Answer(call.number, True, failure_to_bytes(error)))
             return
-        copied = [blob.bytes for blob in blobs]
-        task = asyncio.create_task(self._carry_out(session, call, copied))
-        session.begin(call.number, task, num_bytes)
+        work = self._carry_out(session, call, list(map(kept, blobs)))
+        task = start(work) if self._serving.is_of_buffer(call.verb) else asyncio.create_task(work)
+        if task is not None:
+            session.begin(call.number, task, num_bytes)
 
     def _check_limits(self, session: Session, num_bytes: int) -> None:
         limits = self._limits
@@ -231,7 +244,7 @@ class Server:
                 f"{limits.max_pending_bytes}; send less at once, or raise max_pending_bytes"
             )
 
-    async def _carry_out(self, session: Session, call: Call, blobs: Sequence[bytes]) -> None:
+    async def _carry_out(self, session: Session, call: Call, blobs: Sequence[Blob]) -> None:
         try:
             self._serving.check(call.verb)
             arguments = to_value(call.arguments)
@@ -262,7 +275,7 @@ class Server:
 
     def _post(self, session: Session) -> None:
         """Send what a client is to get, after others that are about to add to it have done so."""
-        if not self._unsent:
+        if not self._unsent and not (self._port is not None and self._port.is_reading):
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(session)
 

@@ -24,6 +24,7 @@ from reroll.rollout import Status
 from reroll.sample import Sample
 from reroll.server.session import Session
 from reroll.server.wire import Answer, Info, Lent
+from reroll.store import Blob
 
 
 class Outcome(NamedTuple):
@@ -63,16 +64,20 @@ class Serving:
         self._facts = facts
         self._started = time.monotonic()
 
+    def is_of_buffer(self, verb: str) -> bool:
+        """Return whether a verb waits, if at all, as the buffer does: for a future, whatever task it is in."""
+        return verb in OWN_VERBS or verb in SIGNATURES
+
     def check(self, verb: str) -> None:
         """Raise InvalidArgument for a verb that there is not."""
         service, _, name = verb.partition(".")
         found = self._services.get(service)
-        if verb not in OWN_VERBS and verb not in SIGNATURES and (found is None or name not in found.verbs):
+        if not self.is_of_buffer(verb) and (found is None or name not in found.verbs):
             raise InvalidArgument(f"this server has no verb {verb!r}; is it started with what serves it?")
 
     async def carry_out(
-        self, session: Session, number: int, verb: str, arguments: dict[str, Any], blobs: Sequence[bytes]
-    ) -> tuple[Answer, list[bytes]]:
+        self, session: Session, number: int, verb: str, arguments: dict[str, Any], blobs: Sequence[Blob]
+    ) -> tuple[Answer, list[Blob]]:
         """Carry a call out; return the answer, and its groups."""
         if verb in OWN_VERBS:
             with as_bytes() if verb in _GIVING else nullcontext():
@@ -108,7 +113,7 @@ class Serving:
     # --- verbs that are more than the buffer's own
 
     async def _do_put(
-        self, _session: Session, _number: int, arguments: dict[str, Any], blobs: Sequence[bytes]
+        self, _session: Session, _number: int, arguments: dict[str, Any], blobs: Sequence[Blob]
     ) -> Outcome:
         if blobs:
             known = arguments.pop("known", b"")
@@ -116,13 +121,13 @@ class Serving:
         return Outcome(await self._buffer.put(**arguments))
 
     async def _do_lend(
-        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         batch = await self._buffer.lease(**arguments)
         return self._lent(session, number, batch.id, batch.samples)
 
     async def _do_take_batch(
-        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         sizes = checked_sizes(arguments.get("task_batch_sizes"))
         if all(map(self._leaves_when_lent, sizes)) or not self._is_completed(arguments):
@@ -133,7 +138,7 @@ class Serving:
         return Outcome(None, [group for some in groups.values() for group in some], Lent(None, False, infos))
 
     async def _do_sample(
-        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         replace, allow_short = arguments.get("replace"), arguments.pop("allow_short", False)
         if replace or checked_count("n", arguments.get("n")) < 1:
@@ -148,52 +153,52 @@ class Serving:
         return self._lent(session, number, batch.id, batch.samples)
 
     async def _do_peek(
-        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         return Outcome(None, await self._buffer.peek(**arguments))
 
     async def _do_ack_lease(
-        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         lease = checked_count("lease", arguments.get("lease"))
         session.lease_ended(lease)
-        return Outcome(await self._buffer.ack_lease(lease))
+        return Outcome(await self._buffer.ack_lease(lease, train_step=arguments.get("train_step")))
 
     async def _do_nack_lease(
-        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         lease = checked_count("lease", arguments.get("lease"))
         session.lease_ended(lease)
         return Outcome(await self._buffer.nack_lease(lease))
 
     async def _do_reserve(
-        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         reservation: Reservation = await self._buffer.reserve(**arguments)
         session.reservations[reservation.id] = reservation
         return Outcome(reservation)
 
     async def _do_release(
-        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         released = await self._buffer.release(**arguments)
         session.reservations.pop(arguments["reservation"].id, None)
         return Outcome(released)
 
     async def _do_save(
-        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         arguments["path"] = self._checkpoint(arguments.get("path"))
         return Outcome(await self._buffer.save(**arguments))
 
     async def _do_resume(
-        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         arguments["path"] = self._checkpoint(arguments.get("path"))
         return Outcome(await self._buffer.resume(**arguments))
 
     async def _do_to_arrow(
-        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         table = await self._buffer.to_arrow(**arguments)
         import pyarrow as pa  # noqa: PLC0415  (the buffer has it)
@@ -204,7 +209,7 @@ class Serving:
         return Outcome(sink.getvalue().to_pybytes())
 
     async def _do_health(
-        self, _session: Session, _number: int, _arguments: dict[str, Any], _blobs: Sequence[bytes]
+        self, _session: Session, _number: int, _arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         return Outcome(
             {

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from reroll.buffer.reservations import Reservation
+from reroll.server.port import Part, part_of
 from reroll.server.wire import Answer, ToClient, frames_of
+from reroll.store import Blob
 
 _REMEMBERED: Final = 4096
 """Calls that are over, and known as such if they arrive once more."""
@@ -19,7 +21,7 @@ class Answered(NamedTuple):
     """An answer, and its groups."""
 
     answer: Answer
-    blobs: Sequence[bytes]
+    blobs: Sequence[Blob]
 
     @property
     def num_bytes(self) -> int:
@@ -76,7 +78,7 @@ class Session:
         if len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)
 
-    def answer(self, answer: Answer, blobs: Sequence[bytes] = ()) -> None:
+    def answer(self, answer: Answer, blobs: Sequence[Blob] = ()) -> None:
         """Let an answer be sent, and kept."""
         self.end(answer.number)
         kept = self._answers[answer.number] = Answered(answer, blobs)
@@ -106,10 +108,10 @@ class Session:
         """Whether something is to be sent."""
         return bool(self._outbox) or self._lost is not None
 
-    def mail(self, length: int) -> list[bytes]:
+    def mail(self, length: int) -> list[Part]:
         """Return the frames of all that is to be sent."""
         outbox, self._outbox = self._outbox, []
         lost, self._lost = self._lost, None
-        blobs = [blob for answered in outbox for blob in answered.blobs]
+        blobs = [part_of(blob) for answered in outbox for blob in answered.blobs]
         message = ToClient(length, [answered.answer for answered in outbox], lost)
         return [self.identity, *frames_of(message, blobs)]

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from reroll.errors import ProtocolMismatch
+from reroll.server.port import Part
 
 M = TypeVar("M")
 
@@ -107,7 +108,7 @@ class Malformed(Exception):  # noqa: N818  (never leaves this package)
     """These frames are no message."""
 
 
-def frames_of(message: ToServer | ToClient, blobs: Sequence[bytes] = ()) -> list[bytes]:
+def frames_of(message: ToServer | ToClient, blobs: Sequence[Part] = ()) -> list[Part]:
     """Return the frames of a message."""
     return [HEAD + _write(message), *blobs]
 

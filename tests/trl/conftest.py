@@ -1,0 +1,11 @@
+"""Settings of the tests against TRL: one thread, no network, and a collector that need not look at all of torch."""
+
+import gc
+import os
+
+os.environ.update(HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", TOKENIZERS_PARALLELISM="false")
+
+import torch
+
+torch.set_num_threads(1)
+gc.freeze()
