@@ -70,7 +70,7 @@ def drawn(runs: dict[str, list[list[float]]], tokens: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the picture of docs/trl.md.")
     parser.add_argument("--to", type=Path, default=FOLDER)
-    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=4)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     gc.freeze()  # TRL collects garbage at each start: not that of torch's modules

@@ -298,6 +298,17 @@ class _LoopSignal:
                 woken.set_result(None)
 
 
+def on_signal() -> "asyncio.Event":
+    """Return what is set by SIGTERM and SIGINT from now on, in the running loop; they do nothing else any more."""
+    import asyncio  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
 def deadline_of(timeout: float | None, name: str = "timeout") -> float | None:
     """Return when, by `time.monotonic`, a timeout in seconds ends. Raises InvalidArgument."""
     if timeout is None or timeout == math.inf:

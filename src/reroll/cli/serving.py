@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reroll.cli.ending import fail, on_signal
+from reroll.cli.ending import fail
 from reroll.cli.watching import TokenFile, page_of
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument, RerollError
+from reroll.waiting import on_signal
 
 if TYPE_CHECKING:
     from reroll.server import Server

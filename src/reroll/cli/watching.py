@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reroll.cli.ending import on_signal
 from reroll.cli.showing import Decode, load_tokenizer
 from reroll.cli.target import Key, Modules, ServerKey, Target, Timeout, looking
 from reroll.errors import InvalidConfig
+from reroll.waiting import on_signal
 
 if TYPE_CHECKING:
     from reroll.server import Server

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from reroll import Server, connect_blocking
-from reroll.cli.ending import on_signal
 from reroll.demo.board import Weights
 from reroll.prepare import PrepareConfig
 from reroll.prepare.remote import RemotePreparer, serve_preparer
 from reroll.server import Limits
+from reroll.waiting import on_signal
 
 _BOARD = "board"
 

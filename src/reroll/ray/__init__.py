@@ -1,7 +1,7 @@
 """reroll on a Ray cluster: the buffer in actors, for producers and trainers on any node. Needs the extra `ray`.
 
-handle      RayReplayBuffer: create, connect, and the verbs of ReplayBuffer
-blocking    the same for threads; looping: the event loop behind it
+replay_buffer  RayReplayBuffer, as users have it
+handle      create, connect, and the verbs of ReplayBuffer; blocking: the same for threads; looping: the loop behind it
 spreading   what is asked of which shard; handing: what is handed out; drawing: how much by whom; merging: many answers
 dividing    a configuration in parts
 calling     the way to one shard: deadlines, retries, cancellation; holding: that this process lives
@@ -20,7 +20,7 @@ except ImportError as error:
     raise ImportError("reroll.ray needs Ray: pip install 'reroll[ray]'") from error
 
 from reroll.ray.blocking import BlockingRayReplayBuffer
-from reroll.ray.handle import RayReplayBuffer
 from reroll.ray.preparer import PreparerActor
+from reroll.ray.replay_buffer import RayReplayBuffer
 
 __all__ = ["BlockingRayReplayBuffer", "PreparerActor", "RayReplayBuffer"]

@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from reroll.buffer.plain_calls import BlockingLease, blocking
 from reroll.config import ReplayBufferConfig
-from reroll.ray.handle import RayReplayBuffer
+from reroll.ray.handle import Handle
 from reroll.ray.looping import run
 
 
@@ -15,44 +15,44 @@ class BlockingRayReplayBuffer:
 
     _run: Final = staticmethod(run)
 
-    def __init__(self, target: RayReplayBuffer) -> None:
+    def __init__(self, target: Handle) -> None:
         self._target = target
 
-    put = blocking(RayReplayBuffer.put)
-    reserve = blocking(RayReplayBuffer.reserve)
-    release = blocking(RayReplayBuffer.release)
-    advance = blocking(RayReplayBuffer.advance)
-    get = blocking(RayReplayBuffer.get)
-    take_batch = blocking(RayReplayBuffer.take_batch)
-    sample = blocking(RayReplayBuffer.sample)
-    is_ready = blocking(RayReplayBuffer.is_ready)
-    wait_ready = blocking(RayReplayBuffer.wait_ready)
-    ack_lease = blocking(RayReplayBuffer.ack_lease)
-    nack_lease = blocking(RayReplayBuffer.nack_lease)
-    trim_lease = blocking(RayReplayBuffer.trim_lease)
-    end_lease = blocking(RayReplayBuffer.end_lease)
-    refresh_staleness = blocking(RayReplayBuffer.refresh_staleness)
-    update_priorities = blocking(RayReplayBuffer.update_priorities)
-    patch = blocking(RayReplayBuffer.patch)
-    delete = blocking(RayReplayBuffer.delete)
-    forget = blocking(RayReplayBuffer.forget)
-    set_rate_limiter = blocking(RayReplayBuffer.set_rate_limiter)
-    save = blocking(RayReplayBuffer.save)
-    resume = blocking(RayReplayBuffer.resume)
-    commit = blocking(RayReplayBuffer.commit)
-    rewind = blocking(RayReplayBuffer.rewind)
-    count = blocking(RayReplayBuffer.count)
-    count_statuses = blocking(RayReplayBuffer.count_statuses)
-    count_where = blocking(RayReplayBuffer.count_where)
-    query = blocking(RayReplayBuffer.query)
-    peek = blocking(RayReplayBuffer.peek)
-    ledger = blocking(RayReplayBuffer.ledger)
-    stats = blocking(RayReplayBuffer.stats)
-    metrics = blocking(RayReplayBuffer.metrics)
-    to_arrow = blocking(RayReplayBuffer.to_arrow)
-    to_pandas = blocking(RayReplayBuffer.to_pandas)
-    close = blocking(RayReplayBuffer.close)
-    shard_stats = blocking(RayReplayBuffer.shard_stats)
+    put = blocking(Handle.put)
+    reserve = blocking(Handle.reserve)
+    release = blocking(Handle.release)
+    advance = blocking(Handle.advance)
+    get = blocking(Handle.get)
+    take_batch = blocking(Handle.take_batch)
+    sample = blocking(Handle.sample)
+    is_ready = blocking(Handle.is_ready)
+    wait_ready = blocking(Handle.wait_ready)
+    ack_lease = blocking(Handle.ack_lease)
+    nack_lease = blocking(Handle.nack_lease)
+    trim_lease = blocking(Handle.trim_lease)
+    end_lease = blocking(Handle.end_lease)
+    refresh_staleness = blocking(Handle.refresh_staleness)
+    update_priorities = blocking(Handle.update_priorities)
+    patch = blocking(Handle.patch)
+    delete = blocking(Handle.delete)
+    forget = blocking(Handle.forget)
+    set_rate_limiter = blocking(Handle.set_rate_limiter)
+    save = blocking(Handle.save)
+    resume = blocking(Handle.resume)
+    commit = blocking(Handle.commit)
+    rewind = blocking(Handle.rewind)
+    count = blocking(Handle.count)
+    count_statuses = blocking(Handle.count_statuses)
+    count_where = blocking(Handle.count_where)
+    query = blocking(Handle.query)
+    peek = blocking(Handle.peek)
+    ledger = blocking(Handle.ledger)
+    stats = blocking(Handle.stats)
+    metrics = blocking(Handle.metrics)
+    to_arrow = blocking(Handle.to_arrow)
+    to_pandas = blocking(Handle.to_pandas)
+    close = blocking(Handle.close)
+    shard_stats = blocking(Handle.shard_stats)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._target,)
@@ -76,7 +76,7 @@ class BlockingRayReplayBuffer:
         """What the buffer was made from."""
         return self._target.config
 
-    @wraps(RayReplayBuffer.lease)
+    @wraps(Handle.lease)
     def lease(self, *args: Any, **kwargs: Any) -> BlockingLease:
         """Lend groups: `with buffer.lease(...) as batch: ...; batch.ack()`, or `batch = buffer.lease(...).take()`."""
         return BlockingLease(run, lambda: self._target.lease(*args, **kwargs))

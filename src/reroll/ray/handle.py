@@ -1,4 +1,4 @@
-"""RayReplayBuffer: the verbs of ReplayBuffer for a whole cluster.
+"""Handle: the verbs of ReplayBuffer for a whole cluster.
 
 A handle knows the names of its shards, and nothing of what they hold; it can be made anew anywhere by `connect`, or sent
 along with actors and tasks. What it asks of which shard, and how their answers become one, is in `spreading` and `merging`.
@@ -8,7 +8,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import ray
@@ -25,9 +25,6 @@ from reroll.ray.shard import Place, Shard
 from reroll.ray.spreading import Spread
 from reroll.remote.verbs import asking
 from reroll.rollout import Status
-
-if TYPE_CHECKING:
-    from reroll.ray.blocking import BlockingRayReplayBuffer
 
 _made: dict[str, list[Any]] = {}
 """The actors of buffers that were made here, by life: without `detached`, Ray ends those whose maker forgets them."""
@@ -46,13 +43,8 @@ class About(NamedTuple):
     keep_refs: bool
 
 
-class RayReplayBuffer:
-    """A buffer in actors of a Ray cluster: same verbs, arguments, results and errors as ReplayBuffer.
-
-    Made by `create`, found by `connect`; it can be sent to other actors and tasks. All methods but `len()`, `lease()` and
-    `blocking()` are coroutines. What is put and taken are copies. A call that cannot reach its shard tries again, and
-    raises Unreachable in the end.
-    """
+class Handle:
+    """All of a RayReplayBuffer but its twin for threads, which is made of this."""
 
     def __init__(self, about: About) -> None:
         self._about = about
@@ -148,12 +140,6 @@ class RayReplayBuffer:
     def __len__(self) -> int:
         """Return how many groups are resident, whatever their status. Waits for the shards without `await`."""
         return sum(self._line(index).call_now("size", self._about.unreachable_s) for index in self._shards)
-
-    def blocking(self) -> "BlockingRayReplayBuffer":
-        """Return the same buffer for threads: its verbs are called without `await`."""
-        from reroll.ray.blocking import BlockingRayReplayBuffer  # noqa: PLC0415  (made of this class)
-
-        return BlockingRayReplayBuffer(type(self)(self._about))
 
     @property
     def config(self) -> ReplayBufferConfig:
