@@ -37,8 +37,8 @@ CHECKED = (
     "loaded; pickle copies arrays to a file, and holds all others up meanwhile."
 )
 EACH_ROLLOUT = (
-    "Eight rollouts are eight objects with their own arrays, which can be handed out and reset by themselves; by hand a group is "
-    "six arrays."
+    "Eight rollouts are eight objects with their own arrays, which can be handed out and reset by themselves; the other keeps a "
+    "group as six arrays."
 )
 REASONS = {
     ("a", "us", "torchrl"): OBJECTS,
@@ -64,6 +64,12 @@ REASONS = {
     ("f", "", "by_hand"): CHECKED,
     ("g", "", "by_hand"): EACH_ROLLOUT,
     ("g", "", "torchrl"): EACH_ROLLOUT,
+    ("g", "", "transfer_queue"): EACH_ROLLOUT,
+    (
+        "g",
+        "",
+        "reverb",
+    ): f"{EACH_ROLLOUT} Reverb compresses them besides, and masks of ones take next to nothing.",
     (
         "h",
         "",
