@@ -16,7 +16,7 @@ from matrix import FOOTPRINT, SECTIONS, Section
 from reasons import reason
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-PICTURES = ROOT / "docs" / "pictures"
+PICTURES = ROOT / "docs" / "images"
 README = ROOT / "README.md"
 MARKED = re.compile(r"(<!-- side by side: begin -->\n).*(<!-- side by side: end -->)", re.DOTALL)
 INTRODUCTION = """# Side by side
@@ -75,7 +75,7 @@ def _section(table: Table) -> Iterator[str]:
     ahead = table.ahead()
     if ahead:
         (PICTURES / name).write_text(chart(title, [row.title for row in table.rows], ahead), newline="\n")
-        yield f"\n![How many times reroll is ahead](pictures/{name})\n"
+        yield f"\n![How many times reroll is ahead](images/{name})\n"
     yield from (f"- **{name}**{about}" for name, about in table.told())
     yield f"\n{table.machine}\n"
 

@@ -107,7 +107,7 @@ def test_whoever_fails_leaves_cells_that_say_why(folder):
     behind = page.split("## Where reroll is behind")[1]
     assert "z, 10 rows: one call, us: 0.50x against Quicker" in behind
     assert "Slower" not in behind
-    assert (folder / "docs/pictures/side_by_side_z.svg").read_text().startswith("<svg")
+    assert (folder / "docs/images/side_by_side_z.svg").read_text().startswith("<svg")
     assert "quick runs" in page
 
 
