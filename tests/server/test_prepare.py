@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reroll import Closed, InvalidArgument, WaitTimeout, connect, connect_blocking
+from reroll import Closed, InvalidArgument, WaitTimeout, connect, connect_blocking, register
 from reroll.prepare import GenerationResult, PrepareConfig, Preparer
 from reroll.prepare.remote import RemotePreparer
 from server.program import Program
@@ -81,6 +81,15 @@ async def test_ranks_get_what_a_preparer_here_would_give(prepare_file):
             assert server.stop() == 0
             with pytest.raises(Closed):
                 await stuck
+
+
+def test_whoever_has_registered_results_himself_can_push_them(prepare_file):
+    register(GenerationResult)  # under a name of its own
+    try:
+        with Program("--prepare", prepare_file) as server, connect_blocking(server.address) as client:
+            assert RemotePreparer(client).put([result(1)]) == 1
+    finally:
+        register(GenerationResult, name="reroll.prepare.GenerationResult")
 
 
 def test_ranks_that_are_threads(prepare_file, tmp_path):

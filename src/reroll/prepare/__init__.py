@@ -17,6 +17,7 @@ intake      results into the buffer; sources: where they come from; prompts: who
 taking      the groups of a step, under a lease; steps: which are prepared, and who asked for which; settling: which are
             consumed
 keeping     where a state leaves the buffer, and how it comes back
+stored      what is stored and sent as it is, under names that stay
 preparer    `Preparer` for threads over `AsyncPreparer`: the loops, and the only place that waits
 dataset     a data set of torch over it
 remote      a preparer beside the buffer of a server, and its twin on the side of engines and ranks

@@ -6,21 +6,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from reroll.codec import register
+import reroll.prepare.stored  # noqa: F401  (what crosses)
 from reroll.errors import InvalidArgument
 from reroll.prepare.async_preparer import AsyncPreparer
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.keeping import checked_state
-from reroll.prepare.packed import PackedBatch
-from reroll.prepare.ranks import GlobalCounts, RankBatch
 from reroll.prepare.results import GenerationResult
 from reroll.prepare.step import StepData
 
 NAME: Final = "prepare"
 """Of the service."""
-
-for _kind in (GenerationResult, StepData, RankBatch, PackedBatch, GlobalCounts):
-    register(_kind, name=f"reroll.prepare.{_kind.__name__}")
 
 
 class PreparerService:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+import reroll.prepare.stored  # noqa: F401  (results are stored)
 from reroll.codec import register
 from reroll.errors import InvalidArgument
 from reroll.prepare import GenerationResult
-
-register(GenerationResult)
 
 
 @register
