@@ -33,8 +33,9 @@ REPLAYED = (
 FEW = "With so few items a pass over all of them is quick; an insert of reroll costs the same however many there are."
 OBJECTS = "The table gives 256 reports with keys and payloads, as objects of Python, under a lock and with books; the other gives arrays."
 CHECKED = (
-    "A saved buffer is one SQLite file with a checksum for each group, written while others go on, and never runs code when it is "
-    "loaded; pickle copies arrays to a file, and holds all others up meanwhile."
+    "A saved buffer is one SQLite file with a checksum for each group and each rollout encoded by itself, written beside puts and "
+    "takes that change the books, and it never runs code when it is loaded; pickle copies a few large arrays to a file, beside a "
+    "list that is appended to."
 )
 EACH_ROLLOUT = (
     "Eight rollouts are eight objects with their own arrays, which can be handed out and reset by themselves; the other keeps a "
