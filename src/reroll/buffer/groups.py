@@ -149,8 +149,9 @@ class Groups(Expiring):
         slots, gone = engine.take(task, status, n, task.step)
         handed = self._handed(task, status, slots)
         handed.leaves = len(gone) > 0
-        handed.used = used_of(0, columns, slots)
-        self._note_use(handed, before)
+        if task.settings.is_durable:  # else nothing comes between this and the caller, and it is never undone
+            handed.used = used_of(0, columns, slots)
+            self._note_use(handed, before)
         if status == COMPLETED:
             handed.uses = columns.uses[slots].tolist()
         elif status in RETURNING:

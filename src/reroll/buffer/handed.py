@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from reroll.buffer.group import Group
-from reroll.buffer.packed import show
+from reroll.buffer.packed import are_bytes_wanted, show
 from reroll.engine.columns import IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.engine.uses import Used
@@ -58,11 +58,14 @@ class Handed:
         # A copy of each list would touch hundreds of rollouts that nobody needs to look at here.
         hand = Group.handed_over if self.leaves else Group.shown
         step = self.step
+        wants_bytes = are_bytes_wanted()
         shown: list[Any] = []
         for place, (group, told) in enumerate(zip(self.groups, self.told, strict=True)):
             # What expired since, while this was being written, is still what the trainer was to get.
-            is_final = group.is_stale and self.status == COMPLETED
-            packed = None if place in self.ahead else show(group, step, told, is_final=is_final)
+            is_final = group.stale_at is not None and self.status == COMPLETED
+            packed = None
+            if wants_bytes and place not in self.ahead:
+                packed = show(group, step, told, is_final=is_final)
             if packed is not None:
                 shown.append(packed)
             else:

@@ -119,8 +119,13 @@ def as_bytes() -> Iterator[None]:
         _IS_WANTED.reset(token)
 
 
+def are_bytes_wanted() -> bool:
+    """Return whether this is inside of `as_bytes`."""
+    return _IS_WANTED.get()
+
+
 def show(group: Group, step: int | None, told: int, *, is_final: bool) -> Shown | None:
-    """Return a group as bytes, None if it is to be shown as it is, or nobody wants bytes."""
-    if group.packed is None or not _IS_WANTED.get():
+    """Return a group as bytes, None if it is to be shown as it is."""
+    if group.packed is None:
         return None
     return Shown(group.uid, group.record(), step, told, is_final, group.packed)

@@ -107,14 +107,16 @@ class Payloads:
         self._slot_of[group.uid] = slot
 
     def _forget(self, slots: IntArray) -> None:
+        groups, slot_of, returned = self._groups, self._slot_of, self.out.returned
         for slot in slots.tolist():
             group = self._group(slot)
             for keeper in self.keepers:
                 keeper.forget(group)
-            self.out.returned.discard(group.uid)
-            if self._slot_of.pop(group.uid, None) is None:
+            if returned:
+                returned.discard(group.uid)
+            if slot_of.pop(group.uid, None) is None:
                 del self._kept[group.uid]
-            self._groups[slot] = None
+            groups[slot] = None
 
     def _put_aside(self, slots: IntArray) -> None:
         """Let consumed groups, whose rows are kept, be known to nobody."""

@@ -9,7 +9,7 @@ from reroll.engine.ages import Ages
 from reroll.engine.columns import Columns, IntArray
 from reroll.engine.selectors.selector import Selector
 
-_MOST_NEW: Final = 16
+_MOST_NEW: Final = 8
 
 
 class Pool:
