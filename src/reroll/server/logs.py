@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 import warnings
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -45,8 +45,13 @@ def log_to_stderr(*, as_json: bool) -> None:
     warnings.showwarning = _log_warning
 
 
-def _log_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object
+def _log_warning(  # noqa: PLR0917  (as Python calls it)
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
 ) -> None:
     extra = {"kind": category.__name__, "at": f"{filename}:{lineno}"}
     logging.getLogger("reroll.server").warning("%s", message, extra=extra)
