@@ -90,7 +90,7 @@ def _tasks(stats: Stats) -> Table:
 
 def _sizes(stats: Stats) -> Table:
     table = _table(
-        "COMPLETED groups, and responses: means (and largest, or 90th percentile)",
+        "COMPLETED groups (mean, largest), responses (mean, p90)",
         ["task", "staleness", "uses", "produced length", "trained length"],
     )
     for name, task in _with_total(stats).items():
