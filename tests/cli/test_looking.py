@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from cli.looked_at import fill_server, save
+from reroll import ReplayBufferConfig, Rollout
 from server.program import COMMAND, Program, run
 
 TARGETS = ["saved", "store", "server"]
@@ -103,10 +104,24 @@ def test_show_tells_prompt_rewards_and_versions(target):
     for text in ("reward 0", "reward 1", "completed, 8 tokens", "the answer", "10 11 12 13 14 15 16 17"):
         assert text in shown
     assert "version 0: 4, version 1: 4" in shown
+    assert "reward_mean 0.5, reward_std 0.5" in shown
+    assert "dim: masked out" in shown
     assert "<script>alert(1)</script> [red]x[/red] \\x1b[31mred" in shown, (
         "as text, and nothing steers the terminal"
     )
     assert "\x1b" not in shown
+
+
+def test_ids_of_groups_are_shown_and_no_legend_of_what_is_not_there(tmp_path):
+    with ReplayBufferConfig(store=tmp_path / "store").build_blocking() as buffer:
+        rollout = Rollout(group_id="prompt-7", response_ids=[1, 2], reward=1 / 3, status="completed")
+        uid = buffer.put([rollout], "math", model_step=4)
+    assert "prompt-7" in done("inspect", str(tmp_path / "store"))
+    shown = done("show", str(tmp_path / "store"), str(uid))
+    assert "group_id prompt-7, status completed" in shown
+    assert "version 4, " in shown
+    assert "reward_mean 0.3333," in shown
+    assert "masked" not in shown
 
 
 def test_show_as_json_and_cut(target):
@@ -174,7 +189,7 @@ def test_export_of_nothing_is_an_empty_table(targets, tmp_path):
 def test_export_is_careful(target, tmp_path):
     out = tmp_path / "rollouts.jsonl"
     out.write_text("mine")
-    assert "exists" in wrong("export", target, str(out))
+    assert "--force" in wrong("export", target, str(out))
     assert out.read_text() == "mine"
     assert "11 groups" in done("export", target, str(out), "--force")
     assert len(out.read_text().splitlines()) == 22
@@ -196,7 +211,8 @@ def test_a_wrong_place_is_one_line(command, where, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name, *rest = command
     if name == "verify":
-        assert "nothing was saved there" in wrong(name, where)
+        said = "name the directory of its store" if where.startswith("tcp:") else "nothing was saved there"
+        assert said in wrong(name, where)
     else:
         assert said in wrong(name, where, *rest, "--timeout", "0.2")
     assert list(tmp_path.iterdir()) == []

@@ -53,6 +53,9 @@ def test_a_server_with_keys_is_pinged(tmp_path):
         (("serve", "--bind", "tcp://127.0.0.1:0", "--config", "nowhere.yaml"), "nowhere.yaml"),
         (("serve", "--bind", "nonsense"), "nonsense"),
         (("ping", "tcp://127.0.0.1:9", "--key", "nowhere"), "server_key"),
+        (("ping", "127.0.0.1:9"), "tcp://host:port"),
+        (("ping", "tcp://127.0.0.1"), "tcp://host:port"),
+        (("inspect", "tcp://127.0.0.1"), "tcp://host:port"),
         (("keygen", "x", "--directory", "/dev/null/x"), "dev/null"),
     ],
 )
@@ -62,6 +65,26 @@ def test_what_is_wrong_is_one_line(arguments, said):
     assert done.stderr.startswith("reroll: ")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_key_of_the_configuration_is_named_as_by_config_check(tmp_path):
+    (tmp_path / "buffer.yaml").write_text("capacty: 4\n")
+    done = run("serve", "--bind", "tcp://127.0.0.1:0", "--config", str(tmp_path / "buffer.yaml"))
+    assert (done.exit_code, done.stderr) == (2, "reroll: capacty: Extra inputs are not permitted\n")
+
+
+def test_what_python_warns_of_is_a_line_of_the_log(tmp_path):
+    log = tmp_path / "log"
+    with Program("--log-json", "--store", str(tmp_path / "store"), log=log) as server:
+        with connect_blocking(server.address) as client:
+            for step in (3, 2):  # as a trainer does that went back, and did not say so
+                client.put(group(step), "t")
+                client.take_batch({"t": 1}, wait=True, timeout=60, train_step=step)
+        assert server.stop() == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    (warned,) = [line for line in lines if line.get("kind") == "UncommittedWarning"]
+    assert warned["level"] == "warning"
+    assert "asked for step 2 after step 3" in warned["message"]
 
 
 def test_nobody_there():

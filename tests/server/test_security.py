@@ -88,6 +88,23 @@ async def test_who_is_not_on_the_list_gets_nothing_and_the_log_says_so(keys, cap
         assert not server._sessions
 
 
+async def test_who_tries_again_and_again_does_not_fill_the_log(keys, caplog):
+    caplog.set_level(logging.INFO, logger="reroll.server")
+    async with locked(keys) as server:
+        options = {"key": keys / "trainer.secret", "server_key": keys / "stranger.public"}
+        async with connect(server.address, **options, **IMPATIENT) as client:
+            with pytest.raises(Unreachable):
+                await client.count("t", "completed")
+            gate = server._gate
+            await until(lambda: any(more > 2 for _, more in gate._denied.values()))
+        told = [(r.reason, r.at) for r in caplog.records if r.message == "denied"]
+        assert len(told) == len(set(told)), "each once, for a while"
+        same = next(same for same, (_, more) in gate._denied.items() if more > 2)
+        gate._denied[same] = (0.0, gate._denied[same][1])  # that while is over
+        gate._deny(reason=same[0], at=same[1])
+        assert caplog.records[-1].times > 3
+
+
 async def capture(server: Server, **options) -> bytes:
     async with Proxy(server.address) as proxy, connect(proxy.address, **options) as client:
         rollout = Rollout(response=MARK, response_ids=[1], status=Status.COMPLETED)

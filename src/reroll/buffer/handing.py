@@ -240,7 +240,8 @@ class HandingOut(Shell):
                 lambda: f" of {dict(sizes)} {Status.of(group_status).value} groups",
                 prepare=lambda: self._learn_steps(wanted, step),
             )
-        self._learn_steps(wanted, step)
+        else:
+            self._learn_steps(wanted, step)
         return {task: self._engine.available(task, status, n) for task, n in wanted.items()}, status
 
     def _learn_steps(self, tasks: Iterable[Task], step: int | None) -> None:

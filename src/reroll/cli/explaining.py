@@ -9,6 +9,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from reroll.cli.ending import in_words
 from reroll.config import ReplayBufferConfig, TaskConfig, read_config
 from reroll.engine.limiters import Limiter
 from reroll.engine.selectors.specs import Mixture, Prioritized
@@ -55,7 +56,7 @@ def explain(path: str | PathLike[str]) -> Explanation:
         prepare = read_config(PrepareConfig, path)
         told = _explain_buffer("preparation", prepare.buffer_config())
     except ValidationError as error:
-        raise InvalidConfig("; ".join(map(_named, error.errors()))) from None
+        raise InvalidConfig(in_words(error)) from None
     except ValueError as error:
         raise InvalidConfig(str(error)) from error
     step = (
@@ -134,7 +135,7 @@ def _limiter(limiter: Limiter) -> Iterator[str]:
 
 def _whole(config: ReplayBufferConfig) -> Iterator[str]:
     if config.store is None:
-        yield "Groups are in memory only: they are gone with the process, unless you save."
+        yield "Groups are in memory only: they are gone with the process, unless you save, or serve them with --store."
     else:
         safe = "the end of the process" if config.sync == "os" else "a power loss"
         yield f"Every change is in {config.store} before a call returns, and survives {safe}."
@@ -159,10 +160,3 @@ def _waste(task: TaskConfig, config: ReplayBufferConfig) -> Iterator[str]:
             "all priorities are 1 until update_priorities or put(priority=...) says otherwise, and draws are uniform; set "
             "priority_signal"
         )
-
-
-def _named(error: object) -> str:
-    assert isinstance(error, dict)  # noqa: S101  (as pydantic tells it)
-    place = ".".join(map(str, error["loc"]))
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message

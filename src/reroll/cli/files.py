@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reroll.cli.ending import fail
 from reroll.cli.target import (
     AsJson,
     Key,
@@ -60,7 +61,9 @@ def export(
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(help="Directory of a saved or durable buffer, also one in use.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Directory of a saved or durable buffer, also one in use.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Check a saved or durable buffer: every checksum, and that the ledger closes. Exit code 0: whole, 1: damaged.
@@ -73,6 +76,8 @@ def verify(
     from reroll.observe.plain import plain  # noqa: PLC0415
     from reroll.observe.verifying import verify as read  # noqa: PLC0415
 
+    if path.startswith(("tcp://", "ipc://", "ray:")):
+        fail(f"{path}: files are verified, not running buffers; name the directory of its store")
     with one_line_errors(), progress_bar("verifying groups") as progress:
         verdict = read(path, progress)
     if as_json:

@@ -26,7 +26,8 @@ def show_group(group: dict[str, Any], decode: Decode | None) -> None:
         legend = Text("versions: ")
         for version, colour in colours.items():
             legend.append(f" {version} ", f"{colour} reverse")
-        console.print(legend, Text("dim: masked out", "dim"))
+        has_masked = any(not is_trained for rollout in rollouts for _, is_trained, _ in token_runs(rollout))
+        console.print(legend, Text("dim: masked out" if has_masked else "", "dim"))
     for place, rollout in enumerate(rollouts):
         console.print(Rule(_headline(place, rollout), align="left"))
         if rollout["error_msg"]:
@@ -39,18 +40,24 @@ def show_group(group: dict[str, Any], decode: Decode | None) -> None:
 def _about(row: dict[str, Any]) -> Text:
     names = (
         "task_name",
+        "group_id",
         "status",
         "staleness",
+        "version",
         "times_sampled",
         "attempts",
         "priority",
         "reward_mean",
         "reward_std",
     )
-    told = [f"{name} {row[name]}" for name in names if row.get(name) is not None]
+    told = [f"{name} {_short(row[name])}" for name in names if row.get(name) is not None]
     return Text(
         visible(", ".join([*told, *(f"{name}={value}" for name, value in row.get("tags", {}).items())]))
     )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _prompt(rollout: dict[str, Any], decode: Decode | None) -> Text:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
-from reroll.cli.ending import fail
+from reroll.cli.ending import fail, in_words
 from reroll.cli.watching import TokenFile, page_of
 from reroll.config import ReplayBufferConfig
-from reroll.errors import InvalidArgument, RerollError
+from reroll.errors import InvalidArgument, RerollError, WaitTimeout
 from reroll.waiting import on_signal
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def serve(
 
     try:
         asyncio.run(run())
+    except ValidationError as error:
+        fail(in_words(error))
     except (RerollError, ValueError, OSError, ImportError) as error:
         fail(str(error))
 
@@ -118,6 +121,12 @@ def ping(
         health = asyncio.run(ask())
     except InvalidArgument as error:
         fail(str(error))
+    except WaitTimeout:
+        said = (
+            f"{address} does not answer within {timeout:g} s; is a server there, and does it know your key?"
+        )
+        typer.echo(f"reroll: {said}", err=True)
+        raise typer.Exit(1) from None
     except RerollError as error:
         typer.echo(f"reroll: {address} does not answer: {error}", err=True)
         raise typer.Exit(1) from None

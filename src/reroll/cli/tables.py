@@ -15,6 +15,7 @@ from reroll.observe.view import Page
 
 _ROW = {
     "uid": "uid",
+    "id": "group_id",
     "task": "task_name",
     "status": "status",
     "stale": "staleness",
@@ -76,26 +77,27 @@ def _with_total(stats: Stats) -> dict[str, TaskStats]:
 
 def _tasks(stats: Stats) -> Table:
     statuses = [status for status, count in stats.total.statuses.items() if count] or ["completed"]
-    table = _table("Groups", ["task", *statuses, "leased", "out", "put", "trained", "step"])
+    table = _table(
+        "Groups", ["task", *statuses, "tokens", "bytes", "leased", "out", "put", "trained", "step"]
+    )
     for name, task in _with_total(stats).items():
         counts = [task.statuses[status] for status in statuses]
-        told = [*counts, task.leased, task.out, task.put.groups, task.trained.groups]
-        table.add_row(visible(name), *map(_number, told), _number(task.step))
+        size = [_number(task.num_tokens), _bytes(task.num_bytes)]
+        told = [task.leased, task.out, task.put.groups, task.trained.groups, task.step]
+        table.add_row(visible(name), *map(_number, counts), *size, *map(_number, told))
     return table
 
 
 def _sizes(stats: Stats) -> Table:
     table = _table(
-        "COMPLETED groups, and responses: means (and largest, or 90th percentile)",
-        ["task", "staleness", "uses", "tokens", "bytes", "produced length", "trained length"],
+        "COMPLETED groups (mean, largest), responses (mean, p90)",
+        ["task", "staleness", "uses", "produced length", "trained length"],
     )
     for name, task in _with_total(stats).items():
         table.add_row(
             visible(name),
             _pair(task.staleness.mean, task.staleness.max),
             _pair(task.uses.mean, task.uses.max),
-            _number(task.num_tokens),
-            _bytes(task.num_bytes),
             _pair(task.produced.lengths.mean, task.produced.lengths.p90),
             _pair(task.trained.lengths.mean, task.trained.lengths.p90),
         )

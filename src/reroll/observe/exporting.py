@@ -46,7 +46,7 @@ async def export(
     if writer is None:
         raise InvalidArgument(f"{out.name}: the ending must be one of {', '.join(_WRITERS)}")
     if out.exists() and not overwrite:
-        raise InvalidArgument(f"{out} exists; remove it, choose another name, or let it be overwritten")
+        raise InvalidArgument(f"{out} exists; remove it, choose another name, or overwrite it (--force)")
     if not out.parent.is_dir():
         raise InvalidArgument(f"{out.parent} is no directory; make it first")
     check_installed()

@@ -21,7 +21,7 @@ from reroll.remote.values import to_value
 from reroll.remote.verbs import asking, bound, plain, same_words
 from reroll.rollout import Status
 from reroll.sample import Sample, SampleInfo
-from reroll.server.connection import Connection
+from reroll.server.connection import Connection, checked_address
 from reroll.server.keys import read_pair, read_public
 from reroll.server.prefetch import Prefetch
 from reroll.server.wire import Answer, Lent
@@ -63,7 +63,7 @@ class Client:
             "heartbeat_s": heartbeat_s,
             "patience_s": patience_s,
         }
-        self._address = address
+        self._address = checked_address(address)
         self._deadline_s = deadline_s
         self._connected: Connection | None = None
         self._name = urandom(8).hex()

@@ -6,6 +6,7 @@ does not have (any more), and those are sent again: after a cut connection, afte
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import zmq
 
-from reroll.errors import Closed, ProtocolMismatch, RerollError, Unreachable
+from reroll.errors import Closed, InvalidArgument, ProtocolMismatch, RerollError, Unreachable
 from reroll.remote.failures import to_failure
 from reroll.remote.values import to_bytes
 from reroll.server.heart import Heart
@@ -22,6 +23,7 @@ from reroll.server.port import Port, kept
 from reroll.server.wire import Answer, Call, Malformed, ToServer, frames_of, read_to_client
 from reroll.store import Blob
 
+_ADDRESS: Final = re.compile(r"tcp://[^\s/*]+:\d{1,5}|ipc://.+")
 _MESSAGE_BYTES: Final = 1 << 20
 """Calls share a message up to this size. While it leaves, the next ones are encoded."""
 _FAREWELL_S: Final = 0.5
@@ -36,6 +38,17 @@ class _Waiting:
     blobs: Sequence[bytes]
     answer: "asyncio.Future[tuple[Answer, list[Blob]]]"
     since: float
+
+
+def checked_address(address: str) -> str:
+    """Return the address of a server; InvalidArgument for what ZeroMQ would refuse, later and in its own words."""
+    is_short = len(os.fsencode(address.removeprefix("ipc://"))) <= zmq.IPC_PATH_MAX_LEN
+    if not _ADDRESS.fullmatch(address) or (address.startswith("ipc://") and not is_short):
+        raise InvalidArgument(
+            f"{address!r} is no address of a server; write tcp://host:port, or ipc://path with at most "
+            f"{zmq.IPC_PATH_MAX_LEN} bytes of path"
+        )
+    return address
 
 
 class Connection:

@@ -1,6 +1,7 @@
 """Who may connect: CURVE handshakes against a list of public keys; and what the log says of those who may not."""
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from reroll.server.port import Port
 
 log: Final = logging.getLogger("reroll.server")
 _ASKED_AT: Final = "inproc://zeromq.zap.01"
+_DENIED_EVERY_S: Final = 10.0
+_DENIED_KEPT: Final = 1024
 _FAILURES: Final[Mapping[int, str]] = {
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "the handshake broke off",
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "no handshake with keys, or none of ZeroMQ",
@@ -35,6 +38,7 @@ class Gate:
         self._pair = pair
         self._allowed = allowed or {}
         self._ports: list[Port] = []
+        self._denied: dict[tuple[str, ...], tuple[float, int]] = {}
 
     def open(self) -> None:
         """Guard the socket, before it is bound."""
@@ -64,10 +68,7 @@ class Gate:
         key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and credentials else ""
         name = self._allowed.get(key)
         if name is None:
-            log.warning(
-                "denied",
-                extra={"reason": "its key is not on the list", "peer": address.decode(), "key": key},
-            )
+            self._deny(reason="its key is not on the list", peer=address.decode(), key=key)
             verdict = [b"400", b"not on the list", b""]
         else:
             log.info("admitted", extra={"peer": address.decode(), "key_of": name})
@@ -80,4 +81,17 @@ class Gate:
         if (
             reason is not None and event["event"] != zmq.Event.HANDSHAKE_FAILED_AUTH
         ):  # told above, with the key
-            log.warning("denied", extra={"reason": reason, "at": event["endpoint"].decode(errors="replace")})
+            self._deny(reason=reason, at=event["endpoint"].decode(errors="replace"))
+
+    def _deny(self, **told: str) -> None:
+        """Log it, with how many were like it since: whoever is denied tries again, many times a second."""
+        now, same = time.monotonic(), tuple(told.values())
+        until, more = self._denied.get(same, (0.0, 0))
+        if now < until:
+            self._denied[same] = (until, more + 1)
+            return
+        if len(self._denied) >= _DENIED_KEPT:
+            self._denied = {kind: seen for kind, seen in self._denied.items() if now < seen[0]}
+        if len(self._denied) < _DENIED_KEPT:
+            self._denied[same] = (now + _DENIED_EVERY_S, 0)
+        log.warning("denied", extra={**told, **({"times": more + 1} if more else {})})

@@ -3,7 +3,8 @@
 import json
 import logging
 import sys
-from typing import Any, Final
+import warnings
+from typing import Any, Final, TextIO
 
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -35,12 +36,25 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(*, as_json: bool) -> None:
-    """Let the log of servers go to stderr."""
+    """Let the log of servers go to stderr, and what Python warns of, too: as lines like all others."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else PlainLines())
     log = logging.getLogger("reroll")
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.INFO)
+    warnings.showwarning = _log_warning
+
+
+def _log_warning(  # noqa: PLR0917  (as Python calls it)
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    extra = {"kind": category.__name__, "at": f"{filename}:{lineno}"}
+    logging.getLogger("reroll.server").warning("%s", message, extra=extra)
 
 
 def _told(record: logging.LogRecord) -> dict[str, Any]:

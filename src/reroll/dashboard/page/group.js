@@ -77,10 +77,10 @@ function response(rollout, index, tint) {
   const tokens = make("pre", { class: "text tokens", "data-part": "tokens" },
     ...runs.map((run) => tinted("span", about(run), tint(run.version, 0.28), run.text)), missing ? `… ${count(missing)} more` : null);
   return make("section", { class: "response" },
-    make("header", {}, make("b", {}, `Response ${index + 1}`), make("span", { class: "status", "data-is": rollout.status }, rollout.status),
+    make("header", {}, make("b", {}, `Response ${index}`), make("span", { class: "status", "data-is": rollout.status }, rollout.status),
       make("span", {}, `reward ${typeof reward === "object" && reward ? JSON.stringify(reward) : decimal(reward)}`), make("span", { class: "muted" }, `${count(total)} tokens`),
       rollout.finish_reason ? make("span", { class: "muted" }, rollout.finish_reason) : null),
-    rollout.error_msg ? make("p", { class: "wrong" }, rollout.error_msg) : null,
+    rollout.error_msg ? make("p", { class: "wrong lines" }, rollout.error_msg) : null,
     rollout.response ? make("pre", { class: "text", "data-part": "response" }, rollout.response) : null,
     runs.length ? ribbon : null, runs.length ? tokens : null);
 }
