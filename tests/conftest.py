@@ -52,6 +52,9 @@ def ray_cluster():
     # Without authentication, which would leave a token in the home directory.
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    # Actors are classes of the tests.
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file__), *known]))  # noqa: PTH120
     # A node that is gone is missed soon.
     missed = {
         "health_check_initial_delay_ms": 1000,
