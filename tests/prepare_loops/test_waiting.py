@@ -251,12 +251,15 @@ def test_a_sequence_that_fits_into_no_row_is_a_result_that_cannot_be_used():
 
 
 def test_shutdown_while_ranks_wait():
+    before = set(threading.enumerate())
     preparer = Preparer(config(4, num_ranks=3), queue.Queue()).start()
     threads, found = in_threads(3, lambda rank: preparer.get_data(rank, 1, None))
     time.sleep(0.05)
     preparer.shutdown()
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith("reroll-")]
-    for thread in threads + ours:  # those of the preparer have said that they are over, and end by themselves
+    for thread in {
+        *threads,
+        *threading.enumerate(),
+    } - before:  # those of the preparer have said that they are over, and end by themselves
         thread.join(TIMEOUT)
         assert not thread.is_alive()
     assert all(isinstance(error, Closed) for error in found)

@@ -76,14 +76,18 @@ async def test_who_is_not_on_the_list_gets_nothing_and_the_log_says_so(keys, cap
     async with locked(keys) as server:
         await server.buffer.put(group("secret"), "t")
         for options, said in (
-            ({}, ("reason", "no handshake with keys")),
+            ({}, ("reason", "handshake")),  # none with keys, or it broke off: whichever side is quicker
             ({"key": keys / "stranger.secret", "server_key": keys / "server.public"}, ("key", stranger)),
             ({"key": keys / "trainer.secret", "server_key": keys / "stranger.public"}, None),
         ):
             async with connect(server.address, **options, **IMPATIENT) as client:
-                with pytest.raises(Unreachable, match="whom it denied"):
-                    await client.get(1, "t", "completed")
-                await until(lambda said=said: said is None or denied(*said))
+                is_told = False
+                while (
+                    not is_told
+                ):  # a client that is in a hurry may give up before it was judged, and tries again
+                    with pytest.raises(Unreachable, match="whom it denied"):
+                        await client.get(1, "t", "completed")
+                    is_told = said is None or denied(*said)
         assert len(server.buffer) == 1
         assert not server._sessions
 
