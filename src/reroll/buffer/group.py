@@ -134,11 +134,6 @@ class Group:
         """Let all members expire as of a step; they are emptied when they are shown."""
         self._stale_at = step
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether all members expired and are not emptied yet."""
-        return self._stale_at is not None
-
     def expire_now(self, staleness: Mapping[int, int]) -> None:
         """Empty these members, which expire with this staleness."""
         expired = [self.items[member] for member in staleness]
