@@ -8,13 +8,14 @@ Nothing here decides anything.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from mmap import mmap
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from reroll.buffer.group import BOUND, Group, Integer, Whole
-from reroll.codec import count_plain_rollouts, decode, encode
+from reroll.codec import count_plain_rollouts, decode, encode, encode_into
 from reroll.errors import CorruptData, InvalidArgument
 from reroll.rollout.foreign import read_length
 from reroll.rollout.group import find_group_id, look_at_all
@@ -54,8 +55,13 @@ class Packed(NamedTuple):
     prompt_tokens: int
 
 
-def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
-    """Return what is known of rollouts, and the rollouts, as bytes. Raises InvalidArgument, NotStorable."""
+def pack(
+    items: Sequence[Any], model_step: int | None, memory: mmap | None = None
+) -> tuple[bytes, bytes | memoryview]:
+    """Return what is known of rollouts, and the rollouts, as bytes; in this memory, if it is given and has room.
+
+    Raises InvalidArgument, NotStorable.
+    """
     members = look_at_all(items, model_step)
     group_id = find_group_id(items)
     carried = {getattr(item, "group_uid", None) for item in items}
@@ -66,7 +72,13 @@ def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
         prompts,
         None if group_id is None else encode(group_id, root="group_id"),
     )
-    return _write(known), encode(list(items), root="rollouts")
+    rollouts = list(items)
+    blob = (
+        encode(rollouts, root="rollouts")
+        if memory is None
+        else encode_into(memory, rollouts, root="rollouts")
+    )
+    return _write(known), blob
 
 
 def unpack(known: bytes, blob: Blob, *, partial: bool) -> Packed | list[Any]:

@@ -186,17 +186,21 @@ class Line:
         """Hand on the replies of calls that travelled together: those that are there first, and then the others."""
         left = {request.id: (request, future) for request, future in part}
         try:
-            while left:
-                replies: dict[str, Reply | None] = await asyncio.wrap_future(sent.future())
-                for number, reply in replies.items():
+            for (_, future), reply in zip(part, await asyncio.wrap_future(sent.future()), strict=True):
+                if reply is not None and not future.done():
+                    future.set_result(Reply(*reply))
+            while left := {number: asked for number, asked in left.items() if not asked[1].done()}:
+                late: dict[str, Reply | None] = await asyncio.wrap_future(
+                    self.actor.late.remote(list(left)).future()
+                )
+                for number, reply in late.items():
                     request, future = left.pop(number)
+                    if future.done():  # given up: what it brought may be gone
+                        continue
                     if reply is None:  # the shard was started anew
                         self._follow(self._pass_on(self._alone(request), future))
-                    elif not future.done():
+                    else:
                         future.set_result(reply)
-                left = {number: asked for number, asked in left.items() if not asked[1].done()}
-                if left:
-                    sent = self.actor.late.remote(list(left))
         except Exception as error:  # noqa: BLE001  (each caller raises it)
             for _, future in left.values():
                 if not future.done():

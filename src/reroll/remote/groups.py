@@ -5,6 +5,7 @@ Out: the buffer's side hands out inside of `as_bytes()` and writes what it got (
 """
 
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Any
 
 import msgspec
@@ -20,9 +21,12 @@ __all__ = ["as_bytes", "given", "received", "sent", "taken"]
 _read_shown = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool]).decode
 
 
-def sent(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
-    """Return what is known of a group, and the group, as bytes. Raises InvalidArgument that names rollout and field."""
-    return pack(items, model_step)
+def sent(items: Sequence[Any], model_step: int | None, memory: mmap | None = None) -> tuple[bytes, Blob]:
+    """Return what is known of a group, and the group, as bytes; in this memory, if it is given and has room.
+
+    Raises InvalidArgument that names rollout and field, NotStorable.
+    """
+    return pack(items, model_step, memory)
 
 
 def received(known: bytes, blob: Blob, model_step: int | None) -> Packed | list[Any]:
