@@ -85,7 +85,11 @@ def of_buffer(buffer: RayReplayBuffer, groups: Sequence[list[Rollout]]) -> Conte
     async def put() -> None:
         await asyncio.gather(*(buffer.put(rollouts, "t") for rollouts in groups))
 
-    return Contender(put, lambda: buffer.take_batch({"t": BATCH}, wait=True, timeout=60))
+    return Contender(
+        put,
+        lambda: buffer.take_batch({"t": BATCH}, wait=True, timeout=60),
+        lambda: buffer.count("t", "completed"),  # which waits until the shards know that the groups have arrived
+    )
 
 
 def of_queue(queue: Queue, groups: Sequence[Any]) -> Contender:
