@@ -88,7 +88,9 @@ def of_buffer(buffer: RayReplayBuffer, groups: Sequence[list[Rollout]]) -> Conte
     return Contender(
         put,
         lambda: buffer.take_batch({"t": BATCH}, wait=True, timeout=60),
-        lambda: buffer.count("t", "completed"),  # which waits until the shards know that the groups have arrived
+        lambda: buffer.count(
+            "t", "completed"
+        ),  # which waits until the shards know that the groups have arrived
     )
 
 

@@ -55,13 +55,17 @@ class Packed(NamedTuple):
     prompt_tokens: int
 
 
-def pack(
-    items: Sequence[Any], model_step: int | None, memory: mmap | None = None
-) -> tuple[bytes, bytes | memoryview]:
-    """Return what is known of rollouts, and the rollouts, as bytes; in this memory, if it is given and has room.
+def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
+    """Return what is known of rollouts, and the rollouts, as bytes. Raises InvalidArgument, NotStorable."""
+    return _known_of(items, model_step), encode(list(items), root="rollouts")
 
-    Raises InvalidArgument, NotStorable.
-    """
+
+def pack_into(memory: mmap, items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes | memoryview]:
+    """Return what is known of rollouts, and the rollouts, as bytes: as `pack`, in this memory if it has room."""
+    return _known_of(items, model_step), encode_into(memory, list(items), root="rollouts")
+
+
+def _known_of(items: Sequence[Any], model_step: int | None) -> bytes:
     members = look_at_all(items, model_step)
     group_id = find_group_id(items)
     carried = {getattr(item, "group_uid", None) for item in items}
@@ -72,13 +76,7 @@ def pack(
         prompts,
         None if group_id is None else encode(group_id, root="group_id"),
     )
-    rollouts = list(items)
-    blob = (
-        encode(rollouts, root="rollouts")
-        if memory is None
-        else encode_into(memory, rollouts, root="rollouts")
-    )
-    return _write(known), blob
+    return _write(known)
 
 
 def unpack(known: bytes, blob: Blob, *, partial: bool) -> Packed | list[Any]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from reroll.codec import decode, encode
 from reroll.errors import NotStorable
 from reroll.ray.drawing import Drawn
-from reroll.remote.groups import given, received, sent, taken
+from reroll.remote.groups import given, received, sent_from, taken
 from reroll.sample import SampleInfo
 
 Array = npt.NDArray[np.uint8]
@@ -85,7 +85,7 @@ def put_in(items: Any, model_step: int | None, memory: mmap) -> Blob | Bare:
     if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:
         return Bare(items)
     try:
-        known, blob = sent(items, model_step if isinstance(model_step, int) else None, memory)
+        known, blob = sent_from(memory, items, model_step if isinstance(model_step, int) else None)
     except NotStorable:
         found = _with_refs(list(items))
         if not found.refs:
