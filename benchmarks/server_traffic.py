@@ -2,8 +2,9 @@
 
     python server_traffic.py KIND ADDRESS SHAPE BATCH [KEYS]
 
-KIND: `echo` sends bytes to an echo and waits for them, `lean echo` without copies; `reroll` puts as many groups and takes them again; `here` does the same
-with a buffer in this process. SHAPE: rollouts x tokens of a group. BATCH: groups under way at once. The echo's socket blocks, those of reroll are in an event loop.
+KIND: `echo` sends bytes to an echo and waits for them, `lean echo` without copies; `reroll` puts as many groups and takes
+them again; `here` does the same with a buffer in this process. SHAPE: rollouts x tokens of a group. BATCH: groups under way
+at once. The echo's socket blocks, those of reroll are in an event loop.
 """
 
 import asyncio
