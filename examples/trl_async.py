@@ -128,7 +128,6 @@ def train(where, *, kill_at=0, resume=False):
     """Train two groups a step; return the worker."""
     run_without_a_gpu()
     engine = Engine()
-    worker = RerollRolloutWorker(engine, {"store": where / "buffer", "capacity": 16}, group_size=GROUP)
     trainer = AsyncGRPOTrainer(
         model=str(where / "model"),
         args=AsyncGRPOConfig(
@@ -151,11 +150,11 @@ def train(where, *, kill_at=0, resume=False):
         train_dataset=Dataset.from_dict({"prompt": list(LETTERS)}),
         processing_class=make_tokenizer(),
         callbacks=[Kill(kill_at)],
-        rollout_worker=worker,
+        rollout_worker=engine,
         weight_transfer=engine,
     )
     trainer.remove_callback(PrinterCallback)
-    worker.attach(trainer)
+    worker = RerollRolloutWorker(trainer, {"store": where / "buffer", "capacity": 16})
     trainer.train(resume_from_checkpoint=resume)
     return worker
 

@@ -52,11 +52,10 @@ def train(where, *, kill_at=None, resume=None, size=4, sizes=None, buffer=None, 
     where.mkdir(exist_ok=True)
     made = ScriptedWorker(size=size, sizes=sizes, start_index=start_index)
     config = {"capacity": 8, "store": where / "store"} if buffer is None else buffer
-    worker = RerollRolloutWorker(made, config, group_size=None if sizes else size)
     tracing = Tracing(where, kill_at)
-    trainer = async_trainer(where, worker, [tracing], Told, **options)
+    trainer = async_trainer(where, made, [tracing], Told, **options)
     tracing.trainer = trainer
-    worker.attach(trainer)
+    worker = RerollRolloutWorker(trainer, config, group_size=None if sizes else size)
     trainer.train(resume_from_checkpoint=resume)
     return worker, made
 
