@@ -1,7 +1,7 @@
 """TRL's asynchronous trainer with a buffer that loses nothing: kill -9 in the middle, and each prompt is trained once.
 
 A worker generates groups with a copy of the policy while the trainer trains; here it is a thread with a tiny model, where you
-have TRL's AsyncRolloutWorker and vLLM. `RerollRolloutWorker` stands between the two. The first process is killed in step 6;
+have TRL's own worker and vLLM. `RerollRolloutWorker` takes the place of the worker in the trainer. The first process is killed in step 6;
 the second one goes on from the checkpoint of step 4. Needs `pip install 'reroll[trl]' requests`, TRL 1.16 or newer, and neither
 a GPU nor a network.
 
