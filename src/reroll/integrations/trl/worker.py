@@ -171,7 +171,9 @@ class RerollRolloutWorker(TrainerCallback):
                 sample = self._worker.rollout_buffer.get(timeout=_LOOK_S)
                 now, size = sample.group_id, self._group_size
                 if now in ended:
-                    raise InvalidArgument(f"group {now} goes on after it was whole: see group_size")
+                    raise InvalidArgument(
+                        f"group {now} goes on after it was whole: group_size is for workers that mix groups of one size"
+                    )
                 groups.setdefault(now, []).append(sample)
                 whole = [
                     number for number in groups if (len(groups[number]) == size if size else number != now)
