@@ -69,7 +69,10 @@ def test_what_is_wrong_is_one_line(arguments, said):
 def test_a_wrong_key_of_the_configuration_is_named_as_by_config_check(tmp_path):
     (tmp_path / "buffer.yaml").write_text("capacty: 4\n")
     done = run("serve", "--bind", "tcp://127.0.0.1:0", "--config", str(tmp_path / "buffer.yaml"))
-    assert (done.exit_code, done.stderr) == (2, "reroll: capacty: Extra inputs are not permitted\n")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "reroll: capacty: there is no such option; did you mean capacity?\n",
+    )
 
 
 def test_what_python_warns_of_is_a_line_of_the_log(tmp_path):
