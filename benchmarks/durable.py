@@ -127,6 +127,7 @@ async def _take(config: type[ReplayBufferConfig], count: int, rounds: int, *, ha
             taken.append(perf_counter() - start)
             if len(groups[TASK]) != BATCH:
                 raise AssertionError("a batch is complete")
+            del groups  # else the next take would be charged for the memory of this one
             if has_step:
                 await buffer.commit(step)
             await asyncio.gather(*(put(BATCH // PRODUCERS) for _ in range(PRODUCERS)))

@@ -367,8 +367,11 @@ class Disk:
 
     def release(self, groups: Sequence[Group]) -> None:
         """Let groups that were secured lose their rollouts again: they were shown."""
-        self._held.subtract(group.uid for group in groups)
-        self._held = +self._held
+        held = self._held
+        for group in groups:
+            held[group.uid] -= 1
+            if not held[group.uid]:
+                del held[group.uid]
 
     async def look(self, groups: Sequence[Group]) -> set[int]:
         """Return when groups have their rollouts; damaged ones to be skipped by uid. Raises UnknownUid for one that went."""

@@ -7,11 +7,11 @@ import atexit
 import os
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Literal, TypeAlias
 
 from reroll.errors import Closed, RerollError
@@ -74,8 +74,7 @@ class Store(Closing):
         self._lock = lock
         self._pid = os.getpid()
         self._guard = threading.Lock()  # held for moments only
-        self._queued = threading.Condition(self._guard)
-        self._queue: deque[tuple[Change, Done]] = deque()
+        self._queue: SimpleQueue[tuple[Change, Done] | None] = SimpleQueue()  # None: the end
         self._is_closing = False
         self._error: RerollError | None = None
         self._idle_readers: list[sqlite3.Connection] = []
@@ -113,8 +112,7 @@ class Store(Closing):
         """
         with self._guard:
             self._check_open()
-            self._queue.append((change, done))
-            self._queued.notify()
+            self._queue.put((change, done))
 
     def _run(self) -> None:
         while batch := self._next_batch():
@@ -134,15 +132,16 @@ class Store(Closing):
 
     def _next_batch(self) -> list[tuple[Change, Done]]:
         """Wait for changes and return some; none when the store closes and all are written."""
-        with self._queued:
-            while not self._queue and not self._is_closing:
-                self._queued.wait()
-            batch, num_bytes = [], 0
-            while self._queue and num_bytes < COMMIT_BYTES:
-                change, done = self._queue.popleft()
-                batch.append((change, done))
-                num_bytes += sum(memoryview(blob).nbytes for _, blob in change.payloads)
-            return batch
+        batch: list[tuple[Change, Done]] = []
+        num_bytes = 0
+        while not batch or (num_bytes < COMMIT_BYTES and not self._queue.empty()):
+            queued = self._queue.get()
+            if queued is None:
+                self._queue.put(None)  # for the next time
+                break
+            batch.append(queued)
+            num_bytes += sum(memoryview(blob).nbytes for _, blob in queued[0].payloads)
+        return batch
 
     def _commit(self, changes: list[Change]) -> None:
         with self._transaction():
@@ -251,7 +250,7 @@ class Store(Closing):
             return  # a forked child has nothing to close
         with self._guard:
             self._is_closing = True
-            self._queued.notify()
+            self._queue.put(None)
             readers, self._idle_readers = self._idle_readers, []
         for connection in readers:
             connection.close()
