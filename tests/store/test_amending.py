@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from reroll.errors import CorruptData
-from reroll.store import FILE_NAME, Change, open_saved, open_store, seals, writing
-from reroll.store.amending import AMENDED
+from reroll.store import FILE_NAME, Change, amending, open_saved, open_store, seals
+from reroll.store.amending import AMENDED, write_amended
 from store.samples import change, contents, row, written
 
 
@@ -32,7 +32,7 @@ def some(chance, uids, most):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_are_what_was_written_last(tmp_path, monkeypatch, seed):
-    monkeypatch.setattr(writing, "MAX_ROWS", 60)
+    monkeypatch.setattr(amending, "MAX_ROWS", 60)
     chance, here, gone, last = random.Random(seed), {}, set(), 0
     directory = tmp_path / "0"
     store = open_store(directory)
@@ -123,8 +123,8 @@ DAMAGES = {
     "altered": lambda place: ask(place, "UPDATE facts SET value = value || x'00'"),
     "missing": lambda place: ask(place, "DELETE FROM facts"),
     "no rows": lambda place: put_value(place, b"\x93\x01\x02\x03"),
-    "a row of other types": lambda place: put_value(place, writing.write_amended([("one",) * len(row(1))])),
-    "a row that is cut": lambda place: put_value(place, writing.write_amended([row(1)[:-1]])),
+    "a row of other types": lambda place: put_value(place, write_amended([("one",) * len(row(1))])),
+    "a row that is cut": lambda place: put_value(place, write_amended([row(1)[:-1]])),
     "another key": lambda place: ask(
         place, "UPDATE facts SET key = 'x', crc = ?", seals.seal_of(AMENDED, "x", facts(place)[0][1])
     ),

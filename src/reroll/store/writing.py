@@ -11,8 +11,8 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
-from reroll.store import seals
-from reroll.store.amending import AMENDED, MAX_ROWS, Amended, read_amended, write_amended
+from reroll.store import amending, seals
+from reroll.store.amending import AMENDED, Amended, read_amended, write_amended
 from reroll.store.change import Fact, Net, Row
 from reroll.store.schema import COLUMNS, KIND
 
@@ -24,8 +24,6 @@ _MAX_AT_ONCE = 64
 """Rows of one statement."""
 _MAX_BYTES_AT_ONCE = 4 << 20
 """Of payloads in one statement: SQLite copies them all before it begins."""
-_FEW = 8
-"""Changed rows that are quicker written in place."""
 
 
 class Writing:
@@ -99,14 +97,14 @@ class Writing:
         changed = [row for row in rows if row[0] in uids]
         # What a fact has already must come in a later one; also of a row that went and is here again.
         again = [row for row in new if amended and row[0] <= highest]
-        if again or len(changed) > _FEW or any(row[0] in amended for row in changed):
+        if again or len(changed) > amending.FEW or any(row[0] in amended for row in changed):
             changed += again
             number = amended.add([row[0] for row in changed])
             self._write_facts(AMENDED, is_gone=False, facts=[(AMENDED, number, write_amended(changed))])
             changed = []
         self._insert_rows([*new, *changed])
         self._delete_unneeded()
-        self.write_in_place(but=MAX_ROWS)
+        self.write_in_place(but=amending.MAX_ROWS)
 
     def _insert_rows(self, rows: Sequence[Row]) -> None:
         uids = {row[0] for row in rows}
