@@ -369,9 +369,8 @@ class Disk:
         """Let groups that were secured lose their rollouts again: they were shown."""
         held = self._held
         for group in groups:
-            held[group.uid] -= 1
-            if not held[group.uid]:
-                del held[group.uid]
+            if (count := held.pop(group.uid)) > 1:
+                held[group.uid] = count - 1
 
     async def look(self, groups: Sequence[Group]) -> set[int]:
         """Return when groups have their rollouts; damaged ones to be skipped by uid. Raises UnknownUid for one that went."""
