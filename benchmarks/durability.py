@@ -56,7 +56,12 @@ def main() -> int:
         "torch_group_s": torch_s,
         "stalls": stalls._asdict()
         | {name: seconds(getattr(stalls, name)) for name in ("longest", "without")},
-        "puts_per_s": {"reroll": puts.ours._asdict(), "sqlite3": puts.plain._asdict(), "batch": puts.batch},
+        "puts_per_s": {
+            "reroll": puts.ours._asdict(),
+            "unwritten": puts.unwritten._asdict(),
+            "sqlite3": puts.plain._asdict(),
+            "batch": puts.batch,
+        },
         "takes": {name: seconds(timing) for name, timing in takes.items()},
     }
     judged = [
@@ -146,6 +151,7 @@ def _print_durable(puts: durable.Puts, takes: dict[str, durable.Timing], plan: P
         ("", "puts/s", "spread"),
         [
             ("reroll", f"{puts.ours.median:,.0f}", f"{puts.ours.spread:.0%}"),
+            ("reroll, nothing written", f"{puts.unwritten.median:,.0f}", f"{puts.unwritten.spread:.0%}"),
             ("plain sqlite3", f"{puts.plain.median:,.0f}", f"{puts.plain.spread:.0%}"),
         ],
         [

@@ -42,8 +42,10 @@ from reroll import (
 )
 from reroll.buffer.recording import read
 from reroll.engine.state import state_of
+from reroll.store import amending
 from reroll.testing.buffer.builders import rollout
 
+_AMENDED = amending.FEW, amending.MAX_ROWS
 TASKS = ("a", "b")
 SAMPLERS = [
     Fifo(),
@@ -131,8 +133,10 @@ class Machine(RuleBasedStateMachine):
         tasks=st.fixed_dictionaries({task: task_configs() for task in TASKS}),
         kept=st.sampled_from([64, 64, 64, 2, 1, 0]),
         resident=st.sampled_from([None, 0, 200]),
+        amended=st.sampled_from([(0, 6), (0, 6), (2, 8192)]),
     )
-    def build(self, tasks: Any, kept: int, resident: int | None) -> None:
+    def build(self, tasks: Any, kept: int, resident: int | None, amended: tuple[int, int]) -> None:
+        amending.FEW, amending.MAX_ROWS = amended  # batches are small here: let changed rows be kept in facts
         self.root = Path(tempfile.mkdtemp(prefix="machine-"))
         warnings.simplefilter("ignore", UserWarning)
         self.loop = asyncio.new_event_loop()
@@ -157,6 +161,7 @@ class Machine(RuleBasedStateMachine):
             self.put_several(task, "completed", 3)
 
     def teardown(self) -> None:
+        amending.FEW, amending.MAX_ROWS = _AMENDED
         if hasattr(self, "loop"):
             for buffer in [*self.abandoned, getattr(self, "disk", None)]:
                 if buffer is not None:

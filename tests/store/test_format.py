@@ -18,8 +18,8 @@ def altered_by(path, script):
 @pytest.mark.parametrize("opener", [open_saved, open_store])
 def test_a_newer_format(tmp_path, opener):
     write_checkpoint(tmp_path, [change(1)])
-    altered_by(tmp_path / FILE_NAME, "PRAGMA user_version = 2; CREATE TABLE more (x)")
-    with pytest.raises(UnsupportedFormat, match=f"{FILE_NAME} has format 2.*upgrade"):
+    altered_by(tmp_path / FILE_NAME, "PRAGMA user_version = 3; CREATE TABLE more (x)")
+    with pytest.raises(UnsupportedFormat, match=f"{FILE_NAME} has format 3.*upgrade"):
         opener(tmp_path)
 
 

@@ -367,8 +367,10 @@ class Disk:
 
     def release(self, groups: Sequence[Group]) -> None:
         """Let groups that were secured lose their rollouts again: they were shown."""
-        self._held.subtract(group.uid for group in groups)
-        self._held = +self._held
+        held = self._held
+        for group in groups:
+            if (count := held.pop(group.uid)) > 1:
+                held[group.uid] = count - 1
 
     async def look(self, groups: Sequence[Group]) -> set[int]:
         """Return when groups have their rollouts; damaged ones to be skipped by uid. Raises UnknownUid for one that went."""

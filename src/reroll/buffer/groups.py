@@ -265,7 +265,11 @@ class Groups(Expiring):
     def let_go(self, handed: Handed) -> None:
         """Forget groups that this consumed for no training step, now that it is written down."""
         consumed = handed.consumed
-        if len(consumed) and (self.engine.columns.used_at[consumed] == NO_VERSION).any():
+        if (
+            handed.number is None
+            and len(consumed)
+            and (self.engine.columns.used_at[consumed] == NO_VERSION).any()
+        ):
             self._let_go(np.intersect1d(consumed, self._still_here(handed)))
 
     def lose(self, uids: Iterable[int]) -> None:

@@ -7,14 +7,15 @@ import atexit
 import os
 import sqlite3
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Literal, TypeAlias
 
 from reroll.errors import Closed, RerollError
+from reroll.store import schema
 from reroll.store.change import Change, Row, net
 from reroll.store.checkpoint import lock_directory, write_checkpoint, write_file
 from reroll.store.closing import Closing
@@ -51,7 +52,8 @@ def open_store(directory: str | os.PathLike[str], *, sync: Sync = "os") -> "Stor
             write_file(directory, ())
         with Saved(path) as saved:  # ours and whole, else nothing is written to it
             counts = saved.counts()
-        return Store(path, lock, sync, counts)
+            amended = [(number, [row[0] for row in rows]) for number, rows in saved.amended()]
+        return Store(path, lock, sync, counts, amended)
     except BaseException:
         lock.release()
         raise
@@ -60,19 +62,25 @@ def open_store(directory: str | os.PathLike[str], *, sync: Sync = "os") -> "Stor
 class Store(Closing):
     """A durable store, open for writing; see `open_store`. All methods may be called from any thread."""
 
-    def __init__(self, path: Path, lock: DirectoryLock, sync: Sync, counts: dict[str, int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lock: DirectoryLock,
+        sync: Sync,
+        counts: dict[str, int],
+        amended: Iterable[tuple[int, list[int]]],
+    ) -> None:
         self._path = path
         self._lock = lock
         self._pid = os.getpid()
         self._guard = threading.Lock()  # held for moments only
-        self._queued = threading.Condition(self._guard)
-        self._queue: deque[tuple[Change, Done]] = deque()
+        self._queue: SimpleQueue[tuple[Change, Done] | None] = SimpleQueue()  # None: the end
         self._is_closing = False
         self._error: RerollError | None = None
         self._idle_readers: list[sqlite3.Connection] = []
         self._commits = 0
         self._connection = _connect_writer(path, sync)
-        self._writing = Writing(self._connection, counts)
+        self._writing = Writing(self._connection, counts, amended)
         self._thread = threading.Thread(target=self._run, name=f"reroll store {path}", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -104,8 +112,7 @@ class Store(Closing):
         """
         with self._guard:
             self._check_open()
-            self._queue.append((change, done))
-            self._queued.notify()
+            self._queue.put((change, done))
 
     def _run(self) -> None:
         while batch := self._next_batch():
@@ -125,27 +132,33 @@ class Store(Closing):
 
     def _next_batch(self) -> list[tuple[Change, Done]]:
         """Wait for changes and return some; none when the store closes and all are written."""
-        with self._queued:
-            while not self._queue and not self._is_closing:
-                self._queued.wait()
-            batch, num_bytes = [], 0
-            while self._queue and num_bytes < COMMIT_BYTES:
-                change, done = self._queue.popleft()
-                batch.append((change, done))
-                num_bytes += sum(memoryview(blob).nbytes for _, blob in change.payloads)
-            return batch
+        batch: list[tuple[Change, Done]] = []
+        num_bytes = 0
+        while not batch or (num_bytes < COMMIT_BYTES and not self._queue.empty()):
+            queued = self._queue.get()
+            if queued is None:
+                self._queue.put(None)  # for the next time
+                break
+            batch.append(queued)
+            num_bytes += sum(memoryview(blob).nbytes for _, blob in queued[0].payloads)
+        return batch
 
     def _commit(self, changes: list[Change]) -> None:
+        with self._transaction():
+            self._writing.apply(net(changes))
+        self._commits += 1
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            self._writing.apply(net(changes))
+            yield
             self._writing.finish()
             self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-        self._commits += 1
 
     # --- reading
 
@@ -237,7 +250,7 @@ class Store(Closing):
             return  # a forked child has nothing to close
         with self._guard:
             self._is_closing = True
-            self._queued.notify()
+            self._queue.put(None)
             readers, self._idle_readers = self._idle_readers, []
         for connection in readers:
             connection.close()
@@ -248,6 +261,7 @@ class Store(Closing):
     def _finish(self) -> None:
         try:
             if self._error is None:
+                self._write_in_place()
                 self._connection.execute("PRAGMA busy_timeout = 0")  # whoever still reads needs the log
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error:
@@ -255,6 +269,12 @@ class Store(Closing):
         finally:
             self._connection.close()
             self._lock.release()
+
+    def _write_in_place(self) -> None:
+        """Leave a file as a checkpoint is, which older versions of this read as well."""
+        with self._transaction():
+            self._writing.write_in_place()
+            self._connection.execute(f"PRAGMA user_version = {schema.FORMAT}")
 
 
 class Copy(Closing):
@@ -299,6 +319,7 @@ def _connect_writer(path: Path, sync: Sync) -> sqlite3.Connection:
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page_bytes}")
             connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+            connection.execute(f"PRAGMA user_version = {schema.IN_USE}")
         except BaseException:
             connection.close()
             raise

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from reroll.errors import CorruptData, UnknownUid
 from reroll.store import seals
+from reroll.store.amending import AMENDED, read_amended
 from reroll.store.change import Row
 from reroll.store.connections import reading
 from reroll.store.schema import COLUMNS, KIND
@@ -56,9 +57,10 @@ class Reading:
         """Yield every row, by uid; those that were altered are told to `damaged`, if given."""
         with reading(self._path):
             expected, number, last = self.counts()[ROWS], 0, None
+            amended = {row[0]: row for _, rows in self.amended() for row in rows}
             for *values, crc in self._connection.execute(_ALL_ROWS):
-                row = seals.restored(tuple(values))
-                is_whole = _is_sealed(row, crc)
+                row = amended.get(values[0]) or seals.restored(tuple(values))
+                is_whole = values[0] in amended or _is_sealed(row, crc)
                 if (damaged is None and not is_whole) or (last is not None and row[0] <= last):
                     raise self._altered(f"the row of uid {row[0]}")
                 last = row[0]
@@ -69,6 +71,14 @@ class Reading:
                     damaged(row[0])
             if number != expected:
                 raise self._altered(f"its rows ({number} of {expected} are there)")
+
+    def amended(self) -> Iterator[tuple[int, list[Row]]]:
+        """Yield number and rows of every fact that has changed rows, the oldest first; some rows may be gone since."""
+        with reading(self._path):
+            for number, value in self.facts(AMENDED):
+                if not isinstance(number, int):
+                    raise self._altered(f"the {AMENDED} {number!r}")
+                yield number, read_amended(value)
 
     def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]:
         """Yield key and value of every fact of a kind, in the order in which the keys came."""
@@ -98,7 +108,8 @@ class Reading:
 
     def kinds(self) -> list[str]:
         """Return the kinds of facts that are or were there."""
-        return [name.removeprefix(FACTS) for name in self.counts() if name.startswith(FACTS)]
+        kinds = [name.removeprefix(FACTS) for name in self.counts() if name.startswith(FACTS)]
+        return [kind for kind in kinds if kind != AMENDED]
 
     def payloads(self, uids: Iterable[int]) -> Iterator[bytes]:
         """Yield the blobs in the order of the uids; raises `UnknownUid` for one that was never here or is gone."""

@@ -54,6 +54,10 @@ class Saved(Closing):
         """
         return self._reading.rows(damaged)
 
+    def amended(self) -> Iterator[tuple[int, list[Row]]]:
+        """Yield number and rows of every fact that has changed rows, the oldest first; `rows` has them where they belong."""
+        return self._reading.amended()
+
     def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]:
         """Yield key and value of every fact of a kind, in the order in which the keys came; else as `rows`."""
         return self._reading.facts(kind)

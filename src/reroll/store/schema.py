@@ -15,8 +15,8 @@ FILE_NAME = "replay_buffer.sqlite"
 
 KIND = "reroll replay buffer"
 APPLICATION_ID = 0x5265726C  # "Rerl", in the header of the file
-FORMAT = 1
-"""Raised by whoever changes the tables or what a checksum covers."""
+FORMAT, IN_USE = 1, 2
+"""Raised by whoever changes the tables or what a checksum covers. A store in use may hold amended rows besides."""
 
 PAGE_BYTES = 32768
 """With 64 KB payloads quicker than 16 KB, and than 64 KB for the update of a row; a file is 7 % larger than its blobs."""
@@ -81,11 +81,11 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
         raise UnsupportedFormat(
             f"{path} is a SQLite file of another application, no {KIND}; name the directory that a buffer was saved to"
         )
-    if version > FORMAT:
+    if version > IN_USE:
         raise UnsupportedFormat(
-            f"{path} has format {version}, and this reroll reads formats up to {FORMAT}: upgrade reroll"
+            f"{path} has format {version}, and this reroll reads formats up to {IN_USE}: upgrade reroll"
         )
-    if application != APPLICATION_ID or version != FORMAT or not is_schema_ours:
+    if application != APPLICATION_ID or version not in (FORMAT, IN_USE) or not is_schema_ours:
         raise CorruptData(
             f"{path} was altered: its tables are not those that reroll writes; restore the file from a copy"
         )

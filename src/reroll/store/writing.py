@@ -11,8 +11,9 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
-from reroll.store import seals
-from reroll.store.change import Fact, Net
+from reroll.store import amending, seals
+from reroll.store.amending import AMENDED, Amended, read_amended, write_amended
+from reroll.store.change import Fact, Net, Row
 from reroll.store.schema import COLUMNS, KIND
 
 ROWS, PAYLOADS, STATES, FACTS = "rows", "payloads", "states", "facts "
@@ -28,12 +29,21 @@ _MAX_BYTES_AT_ONCE = 4 << 20
 class Writing:
     """Writes into the transaction that its owner has begun."""
 
-    def __init__(self, connection: sqlite3.Connection, counts: dict[str, int]) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        counts: dict[str, int],
+        amended: Iterable[tuple[int, list[int]]] = (),
+    ) -> None:
         self._connection = connection
         self._counts = counts
         self._counted: set[str] = set()
         """Names whose count has changed in this transaction."""
+        self._uids = {uid for (uid,) in connection.execute("SELECT uid FROM rows")}
         self._highest = {name: self._highest_uid(name) for name in (ROWS, PAYLOADS)}
+        self._amended = Amended()
+        for number, uids in amended:
+            self._amended.add([uid for uid in uids if uid in self._uids], number)
         self._max_variables = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
 
     @classmethod
@@ -48,9 +58,8 @@ class Writing:
     def apply(self, net: Net) -> None:
         """Write. O(what has changed)."""
         if net.rows:
-            self._delete(ROWS, [uid for uid, row in net.rows.items() if row is None])
-            rows = [(*row, seals.row_seal(row)) for row in net.rows.values() if row is not None]
-            self._insert(ROWS, rows, _MAX_AT_ONCE)
+            self._delete_rows([uid for uid, row in net.rows.items() if row is None])
+            self._write_rows([row for row in net.rows.values() if row is not None])
         if net.payloads:
             self._delete(PAYLOADS, [uid for uid, blob in net.payloads.items() if blob is None])
             payloads = [
@@ -59,18 +68,58 @@ class Writing:
                 if blob is not None
             ]
             largest = max((len(memoryview(blob).cast("B")) for *_, blob in payloads), default=0)
-            self._insert(PAYLOADS, payloads, _MAX_BYTES_AT_ONCE // max(largest, 1))
+            present = self._count_present(PAYLOADS, [uid for uid, *_ in payloads])
+            self._insert(PAYLOADS, payloads, _MAX_BYTES_AT_ONCE // max(largest, 1), present)
         by_kind = sorted(net.facts, key=itemgetter(0))  # the order of one kind is kept
         for (kind, is_gone), facts in groupby(by_kind, lambda fact: (fact[0], fact[2] is None)):
             self._write_facts(kind, is_gone, list(facts))
         if net.state is not None:
             self._write_state(net.state)
 
+    def write_in_place(self, *, but: int = 0) -> None:
+        """Write changed rows that are kept together to where they belong, the oldest first, until this many are left."""
+        while (number := self._amended.oldest(but=but)) is not None:
+            (value,) = self._connection.execute(_AMENDED_ROWS, (AMENDED, number)).fetchone()
+            rows = self._amended.last_of(number, read_amended(value))
+            self._amended.forget(row[0] for row in rows)
+            self._insert_rows(rows)
+            self._delete_unneeded()
+
     def finish(self) -> None:
         """Write the counts; the owner commits."""
         if self._counted:
             self._describe({name: self._counts[name] for name in self._counted})
             self._counted.clear()
+
+    def _write_rows(self, rows: Sequence[Row]) -> None:
+        uids, amended, highest = self._uids, self._amended, self._highest[ROWS]
+        new = [row for row in rows if row[0] not in uids]
+        changed = [row for row in rows if row[0] in uids]
+        # What a fact has already must come in a later one; also of a row that went and is here again.
+        again = [row for row in new if amended and row[0] <= highest]
+        if again or len(changed) > amending.FEW or any(row[0] in amended for row in changed):
+            changed += again
+            number = amended.add([row[0] for row in changed])
+            self._write_facts(AMENDED, is_gone=False, facts=[(AMENDED, number, write_amended(changed))])
+            changed = []
+        self._insert_rows([*new, *changed])
+        self._delete_unneeded()
+        self.write_in_place(but=amending.MAX_ROWS)
+
+    def _insert_rows(self, rows: Sequence[Row]) -> None:
+        uids = {row[0] for row in rows}
+        sealed = [(*row, seals.row_seal(row)) for row in rows]
+        self._insert(ROWS, sealed, _MAX_AT_ONCE, present=len(uids & self._uids))
+        self._uids |= uids
+
+    def _delete_rows(self, uids: Sequence[int]) -> None:
+        self._delete(ROWS, uids)
+        self._uids.difference_update(uids)
+        self._amended.forget(uids)
+
+    def _delete_unneeded(self) -> None:
+        if unneeded := self._amended.unneeded():
+            self._write_facts(AMENDED, is_gone=True, facts=[(AMENDED, number, None) for number in unneeded])
 
     def _highest_uid(self, table: str) -> int:
         (highest,) = self._connection.execute(f"SELECT max(uid) FROM {table}").fetchone()  # noqa: S608
@@ -90,10 +139,9 @@ class Writing:
             present += found
         return present
 
-    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], at_once: int) -> None:
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], at_once: int, present: int) -> None:
         if rows:
             at_once = min(at_once, _MAX_AT_ONCE, self._max_variables // _WIDTHS[table])
-            present = self._count_present(table, [row[0] for row in rows])
             for some in _parts(rows, at_once):
                 self._connection.execute(_insertion(table, len(some)), [*chain.from_iterable(some)])
             self._count(table, len(rows) - present)
@@ -130,6 +178,9 @@ class Writing:
         values = [(name, value, seals.seal_of(name, value)) for name, value in entries.items()]
         statement = f"INSERT OR REPLACE INTO about VALUES {', '.join(['(?, ?, ?)'] * len(values))}"  # noqa: S608
         self._connection.execute(statement, [*chain.from_iterable(values)])
+
+
+_AMENDED_ROWS = "SELECT value FROM facts WHERE kind = ? AND key = ?"
 
 
 def _parts(values: Sequence[Any], at_once: int) -> Iterator[Sequence[Any]]:

@@ -1,0 +1,56 @@
+"""Batches of a usual size, whose rows are kept together on disk: seen by everybody as if each were written by itself."""
+
+from durable.stores import copy_of, crashed, fifo, picture
+from replay.buffers import TASK, books, fill, uids_of
+from reroll import open_readonly
+
+
+def is_amended(buffer):
+    store = buffer._disk.store
+    with store.begin_copy() as copy:
+        return any(rows for _, rows in copy._saved.amended())
+
+
+async def test_a_batch_is_seen_by_others_and_survives_a_crash(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    uids = await fill(buffer, 60)
+    assert uids_of(await buffer.get(20, TASK, "completed", train_step=1)) == uids[:20]
+    assert uids_of(await buffer.get(20, TASK, "completed", train_step=2)) == uids[20:40]
+    assert is_amended(buffer), "else this tests nothing"
+    seen = await picture(buffer)
+    with open_readonly(tmp_path / "store") as other:
+        assert other.query({}) == seen["rows"]
+        assert other.ledger()[TASK] == await books(buffer)
+        assert (
+            other.to_arrow(place=None).column("place").to_pylist() == ["uncommitted"] * 40 + ["resident"] * 20
+        )
+    again = crashed(buffer)
+    assert await picture(again) == seen
+    assert await again.rewind(1) == 20
+    assert uids_of(await again.get(20, TASK, "completed", train_step=2)) == uids[20:40]
+    assert await again.commit(2) == 40
+    assert not is_amended(again), "what was committed is gone, also from there"
+    twice = crashed(again)
+    assert await picture(twice) == await picture(again)
+    assert [row.uid for row in await twice.query({})] == uids[40:]
+    for one in (buffer, again, twice):
+        await one.close()
+
+
+async def test_what_is_saved_or_closed_has_the_batch_too(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await fill(buffer, 40)
+    await buffer.get(20, TASK, "completed", train_step=1)
+    seen = await picture(buffer)
+    await buffer.save(tmp_path / "saved")
+    resumed = fifo(tmp_path / "other")
+    await resumed.resume(tmp_path / "saved")
+    left = copy_of(tmp_path / "store")
+    await buffer.close()
+    reopened = fifo(tmp_path / "store")
+    from_log = fifo(left)
+    for one in (resumed, reopened, from_log):
+        assert await picture(one) == seen
+        assert await one.rewind(0) == 20
+        assert len(one) == 40
+        await one.close()
