@@ -21,10 +21,10 @@ try:
 except ImportError as error:
     raise ImportError("the server and its clients need ZeroMQ: pip install 'reroll[server]'") from error
 
+from reroll.remote.memory import keep_freed_memory
 from reroll.server.client import Client
 from reroll.server.keys import keygen
 from reroll.server.limits import Limits
-from reroll.server.memory import keep_freed_memory
 from reroll.server.server import Server
 
 if TYPE_CHECKING:
