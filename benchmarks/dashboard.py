@@ -11,6 +11,7 @@ blocks take turns. It asks the buffer every 2 s, as it does unless told otherwis
 """
 
 import asyncio
+import gc
 import json
 import selectors
 import socket
@@ -51,6 +52,7 @@ async def host() -> None:
     async with Server(ReplayBufferConfig(sampler="fifo"), "tcp://127.0.0.1:0") as server:
         for _ in range(RESIDENT):
             await server.buffer.put(group(), "math")
+        gc.freeze()  # else its whole collections, some 100 ms each, fall into some blocks and not into others
         page: Dashboard | None = None
         say(server.address)
         while line := (await lines.readline()).decode().strip():

@@ -6,15 +6,16 @@
 
 Every contender has its server and its clients in processes of their own, and they take turns. A round puts groups and takes
 them again; the echo sends the same bytes there and back, from as many clients, with as many groups under way, by blocking
-sockets (ROUTER and DEALER) that copy nothing. Large groups are compared by bytes, small ones by calls: a put and a take are
-two calls. Times are on the wall.
+sockets (ROUTER and DEALER). It uses pyzmq as it comes, which gives bytes; the lean echo takes the frames where they lie and
+sends these again, so that nobody has touched them: the least that ZeroMQ can do. Large groups are compared by bytes, small
+ones by calls: a put and a take are two calls. Times are on the wall.
 
-"At best" is what could be reached if nothing were encoded, checked or acknowledged: the time of the echo, and that of the same
-puts and takes by a buffer in the client's own process.
+"At best" is what could be reached if nothing were encoded, checked or acknowledged: the time of the lean echo, and that of the
+same puts and takes by a buffer in the client's own process.
 """
 
 import asyncio
-import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,18 +34,21 @@ import sys, zmq
 socket = zmq.Context().socket(zmq.ROUTER)
 port = socket.bind_to_random_port("tcp://127.0.0.1")
 print(f"ready at tcp://127.0.0.1:{port}", flush=True)
+copies = sys.argv[1] == "echo"
 while True:
-    socket.send_multipart(socket.recv_multipart(copy=False), copy=False)
+    socket.send_multipart(socket.recv_multipart(copy=copies), copy=copies)
 """
 SERVE = "from reroll.cli import main; main()"
 LARGE, SMALL = "8x4096", "1x16"
 NAMES = {
     "echo": "echo",
+    "lean echo": "lean echo",
     "here": "in process",
     "reroll": "reroll",
     "reroll, CURVE": "reroll, CURVE",
 }
 SERVERLESS = "here"
+ECHOES = ("echo", "lean echo")
 
 
 class Case(NamedTuple):
@@ -72,7 +76,7 @@ class Case(NamedTuple):
     @property
     def trips(self) -> int:
         """How often the echo's round goes for one of the others: large bytes go there and back, a small group is two calls."""
-        return 1 if self.shape == LARGE or self.kind == "echo" else 2
+        return 1 if self.shape == LARGE or self.kind in ECHOES else 2
 
 
 class Process:
@@ -91,14 +95,28 @@ class Process:
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
+    def cpu_s(self) -> float:
+        """Return the processor time that it has had, with all its threads."""
+        return cpu_s(self.process.pid)
+
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
 
 
-def measure(cases: list[Case], rounds: int) -> dict[Case, Timing]:
-    """Let all contenders take turns; return the seconds of a round."""
-    found: dict[Case, list[float]] = {case: [] for case in cases}
+class Rounds(NamedTuple):
+    """What the rounds of a case took, in seconds."""
+
+    wall: list[float]
+    server: list[float]
+    """Of processors."""
+    clients: list[float]
+    """The same, of all clients together."""
+
+
+def measure(cases: list[Case], rounds: int) -> dict[Case, Rounds]:
+    """Let all contenders take turns; return what their rounds took."""
+    found = {case: Rounds([], [], []) for case in cases}
     with ExitStack() as stack, tempfile.TemporaryDirectory() as keys:
 
         def started(*command: str) -> Process:
@@ -127,12 +145,17 @@ def measure(cases: list[Case], rounds: int) -> dict[Case, Timing]:
             clients[case] = [started(sys.executable, *command) for _ in range(case.clients)]
         for number in range(rounds + 1):
             for case in reversed(cases) if number % 2 else cases:
+                server = servers.get(case.kind)
+                of_server = server.cpu_s() if server else 0.0
+                of_clients = sum(client.cpu_s() for client in clients[case])
                 for client in clients[case]:
                     client.go()
                 took = max(float(client.read()) for client in clients[case])
                 if number:
-                    found[case].append(took)
-    return {case: Timing.of(taken) for case, taken in found.items()}
+                    found[case].wall.append(took)
+                    found[case].server.append((server.cpu_s() if server else 0.0) - of_server)
+                    found[case].clients.append(sum(client.cpu_s() for client in clients[case]) - of_clients)
+    return found
 
 
 def _kinds(cases: list[Case]) -> list[str]:
@@ -140,8 +163,8 @@ def _kinds(cases: list[Case]) -> list[str]:
 
 
 def _server(kind: str, keys: str) -> list[str]:
-    if kind == "echo":
-        return [ECHO]
+    if kind in ECHOES:
+        return [ECHO, kind]
     options = ["serve", "--bind", "tcp://127.0.0.1:0"]
     if kind == "reroll, CURVE":
         for name in ("server", "client"):
@@ -164,9 +187,9 @@ def idle_cpu(waiting: int, for_s: float) -> float:
         async with connect(server.said.removeprefix("ready at ")) as client:
             calls = [asyncio.ensure_future(client.take_batch({"t": 1}, wait=True)) for _ in range(waiting)]
             await client.health()
-            before, start = _cpu_s(server.process.pid), perf_counter()
+            before, start = server.cpu_s(), perf_counter()
             await asyncio.sleep(for_s)
-            taken = (_cpu_s(server.process.pid) - before) / (perf_counter() - start)
+            taken = (server.cpu_s() - before) / (perf_counter() - start)
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
@@ -178,19 +201,21 @@ def idle_cpu(waiting: int, for_s: float) -> float:
         server.end()
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process, to the microsecond."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 def main() -> int:
     options = arguments("Measure a server and its clients.", "server.json").parse_args()
     start = perf_counter()
     print_title("reroll server benchmark")
-    kinds = ["echo", "here", "reroll", "reroll, CURVE"]
+    kinds = [*ECHOES, "here", "reroll", "reroll, CURVE"]
     cases = [Case(kind, LARGE, 16, clients) for clients in (1, 4) for kind in kinds]
-    cases += [Case(kind, SMALL, 1, 1) for kind in kinds[:3]]
-    timings = measure(cases, 5 if options.quick else 15)
+    cases += [Case(kind, SMALL, 1, 1) for kind in kinds[:4]]
+    rounds = measure(cases, 5 if options.quick else 15)
+    timings = {case: Timing.of(taken.wall) for case, taken in rounds.items()}
     rows = []
     for case, timing in timings.items():
         rate = (
@@ -198,16 +223,29 @@ def main() -> int:
             if case.shape == LARGE
             else f"{case.trips * case.groups / timing.median:,.0f} calls/s"
         )
-        share, best = _of_echo(timings, case), _at_best(timings, case)
-        rows.append(
-            (f"{case.load}: {NAMES[case.kind]}", rate, f"{timing.spread:.0%}", times(share), times(best))
-        )
+        shares = [times(_of_echo(timings, case, echo)) for echo in ECHOES]
+        best = times(_at_best(timings, case))
+        cpu = [
+            f"{1e6 * statistics.median(taken) / case.groups:,.0f}"
+            for taken in (rounds[case].server, rounds[case].clients)
+        ]
+        rows.append((f"{case.load}: {NAMES[case.kind]}", rate, f"{timing.spread:.0%}", *shares, best, *cpu))
     print_table(
         "Put and taken again",
-        ("", "each way", "spread", "of the echo", "at best"),
+        (
+            "",
+            "each way",
+            "spread",
+            "of the echo",
+            "of the lean one",
+            "of that at best",
+            "server us",
+            "client us",
+        ),
         rows,
         [
-            "Groups are looked at and encoded by the client, checked and kept by the server, decoded and acknowledged by the client."
+            "Groups are looked at and encoded by the client, checked and kept by the server, decoded and acknowledged by the client.",
+            "Microseconds are processor time for a group, there and back, of all threads.",
         ],
     )
     cpu = idle_cpu(1000, 3.0 if options.quick else 10.0)
@@ -215,7 +253,14 @@ def main() -> int:
     report = {
         "versions": versions(),
         "rounds": [
-            case._asdict() | seconds(timing) | {"bytes": case.bytes, "groups": case.groups}
+            case._asdict()
+            | seconds(timing)
+            | {
+                "bytes": case.bytes,
+                "groups": case.groups,
+                "server_cpu_s": statistics.median(rounds[case].server),
+                "clients_cpu_s": statistics.median(rounds[case].clients),
+            }
             for case, timing in timings.items()
         ],
         "idle_cpu_s_per_s": cpu,
@@ -223,15 +268,15 @@ def main() -> int:
     return conclude(claims, report, perf_counter() - start, options)
 
 
-def _of_echo(timings: dict[Case, Timing], case: Case) -> float:
-    """Return the speed as a share of the echo's."""
-    return case.trips * timings[case._replace(kind="echo")].median / timings[case].median
+def _of_echo(timings: dict[Case, Timing], case: Case, echo: str = "echo") -> float:
+    """Return the speed as a share of an echo's."""
+    return case.trips * timings[case._replace(kind=echo)].median / timings[case].median
 
 
 def _at_best(timings: dict[Case, Timing], case: Case) -> float | None:
     if not case.kind.startswith("reroll"):
         return None
-    echo = case.trips * timings[case._replace(kind="echo")].median
+    echo = case.trips * timings[case._replace(kind="lean echo")].median
     return echo / (echo + timings[case._replace(kind="here")].median)
 
 

@@ -2,9 +2,9 @@
 
     python server_traffic.py KIND ADDRESS SHAPE BATCH [KEYS]
 
-KIND: `echo` sends bytes to an echo and waits for them; `reroll` puts as many groups and takes them again; `here` does the same
-with a buffer in this process. SHAPE: rollouts x tokens of a group. BATCH: groups under way at once. The echo's socket blocks,
-those of reroll are in an event loop; neither copies what it sends and receives.
+KIND: `echo` sends bytes to an echo and waits for them, `lean echo` without copies; `reroll` puts as many groups and takes
+them again; `here` does the same with a buffer in this process. SHAPE: rollouts x tokens of a group. BATCH: groups under way
+at once. The echo's socket blocks, those of reroll are in an event loop.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def each_line() -> Any:
     return iter(sys.stdin.readline, "")
 
 
-def echo(address: str, shape: str, batch: int) -> None:
+def echo(address: str, shape: str, batch: int, *, copies: bool) -> None:
     import zmq  # noqa: PLC0415
 
     blob, rounds = blob_of(shape), ROUNDS_OF[shape]
@@ -61,8 +61,8 @@ def echo(address: str, shape: str, batch: int) -> None:
     for _ in each_line():
         start = perf_counter()
         for _ in range(rounds):
-            socket.send_multipart([blob] * batch, copy=False)
-            socket.recv_multipart(copy=False)
+            socket.send_multipart([blob] * batch, copy=copies)
+            socket.recv_multipart(copy=copies)
         print(perf_counter() - start, flush=True)
 
 
@@ -99,8 +99,8 @@ async def reroll(address: str, shape: str, batch: int, keys: str | None) -> None
 
 if __name__ == "__main__":
     kind, where, form, size, *rest = sys.argv[1:]
-    if kind == "echo":
-        echo(where, form, int(size))
+    if kind.endswith("echo"):
+        echo(where, form, int(size), copies=kind == "echo")
     elif kind == "here":
         asyncio.run(here(form, int(size)))
     else:

@@ -26,6 +26,7 @@ CONTENDERS = {
         Contender("torchrl", "torchrl", "torchrl"),
         Contender("torchrl_sampler", "torchrl, sampler alone", "torchrl"),
         Contender("reverb", "Reverb", "reverb"),
+        Contender("reverb_trajectory", "Reverb, newer writer", "reverb"),
         Contender("transfer_queue", "TransferQueue", "transfer_queue"),
         Contender("ray_queue", "Ray's queue", "reroll"),
         Contender("by_hand", "arrays by hand", "reroll"),
@@ -201,7 +202,7 @@ SECTIONS = (
             for size, label in SIZES.items()
             for number in CLIENTS
         ),
-        ("reroll_server", "reroll_ray", "reverb", "transfer_queue", "ray_queue"),
+        ("reroll_server", "reroll_ray", "reverb", "reverb_trajectory", "transfer_queue", "ray_queue"),
         (Setting("", {"sizes": list(SIZES), "clients": CLIENTS}),),
         (Setting("", {"sizes": list(SIZES), "clients": CLIENTS}),),
         rounds=9,

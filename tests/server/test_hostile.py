@@ -128,24 +128,33 @@ async def test_a_wrong_call_is_answered_by_an_error(server, raw, verb, arguments
     await check_alive(server)
 
 
+LIES = {
+    "tokens below nothing": {4: [-5, 3]},
+    "versions of three members": {2: [None] * 3},
+    "tokens of one member": {4: [3]},
+    "no members": {2: [], 3: [], 4: [], 5: [], 8: [0, b"", 0, 0.0, 0, False, False]},
+    "a status that no group has": {0: "archived"},
+    "a length of 2^200": {8: [3, bytes([201, 2]), 0, 0.0, 0, False, False]},
+    "rewards that are no number": {8: [3, bytes([2, 2]), 1, float("nan"), 0, False, False]},
+}
+
+
 async def test_lies_about_a_group_are_found(server, raw):
     known, blob = pack(group(members=2), None)
-    lies = msgspec.msgpack.decode(known)
-    lies[0][0][3] = -5  # tokens
-    for number, (told, payload) in enumerate(
-        [
-            (b"", blob),
-            (msgspec.msgpack.encode(lies), blob),
-            (known, b"x" * 80),
-            (known, blob[:-64]),
-            (known, blob[::-1]),
-        ]
-    ):
+    truth = msgspec.msgpack.decode(known)
+    lies = [
+        msgspec.msgpack.encode([lie.get(place, told) for place, told in enumerate(truth)])
+        for lie in LIES.values()
+    ]
+    payloads = [(b"", blob), (known, b"x" * 80), (known, blob[:-64]), (known, blob[::-1])]
+    for number, (told, payload) in enumerate([*payloads, *((lie, blob) for lie in lies)]):
         raw.send(*call("put", {"task_name": "t", "known": told}, payload, number=number))
         _, is_error, value, *_ = await raw.answer()
-        assert is_error
+        assert is_error, number
         assert isinstance(to_failure(value), InvalidArgument | CorruptData)
     assert len(server.buffer) == 0
+    raw.send(*call("put", {"task_name": "true", "known": known}, blob, number=99))
+    assert not (await raw.answer())[1]
     await check_alive(server)
 
 

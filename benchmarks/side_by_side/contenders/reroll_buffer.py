@@ -66,8 +66,7 @@ def replay(groups: int) -> Iterator[Measure]:
         uids = [sample.info.uid for sample in drive(buffer.sample(BATCH, TASK))]
         drive(buffer.update_priorities(dict(zip(uids, new, strict=True))))
 
-    cycle()
-    yield lambda: {"cycle": work.rate(cycle, 1)}
+    yield lambda: {"cycle": work.repeated(cycle)}
 
 
 def scan(groups: int) -> Iterator[Measure]:

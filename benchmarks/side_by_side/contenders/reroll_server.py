@@ -10,6 +10,7 @@ from pathlib import Path
 from clients import acknowledged
 from contenders.rollouts import TASK, BufferClient, version
 from reroll import connect, connect_blocking
+from reroll.server import keep_freed_memory
 from worker import Measure
 
 __all__ = ["CANNOT", "Client", "crash", "serve", "version"]
@@ -38,6 +39,7 @@ class Client(BufferClient):
     """Groups of `Rollout`s, 64 puts under way at once; one `take_batch(wait=True)`. Groups are checked and encoded by the client, kept as bytes by the server, checked and decoded by the client."""
 
     def __init__(self, address: str) -> None:
+        keep_freed_memory()  # as docs/server.md advises
         super().__init__(connect(address))
         self.loop.run_until_complete(self.buffer.health())
 

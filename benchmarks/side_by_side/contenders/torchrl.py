@@ -76,8 +76,7 @@ def replay(groups: int) -> Iterator[Measure]:
         _, info = buffer.sample(return_info=True)
         buffer.update_priority(info["index"], new)
 
-    once()
-    yield lambda: {"cycle": work.rate(once, 1)}
+    yield lambda: {"cycle": work.repeated(once)}
 
 
 def memory(groups: int) -> Iterator[Measure]:

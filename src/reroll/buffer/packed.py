@@ -8,6 +8,7 @@ Nothing here decides anything.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import isfinite
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -16,27 +17,65 @@ from msgspec import Meta
 from reroll.buffer.group import BOUND, Group, Integer, Whole
 from reroll.codec import count_plain_rollouts, decode, encode
 from reroll.errors import CorruptData, InvalidArgument
+from reroll.rollout import GroupSummary, Status, summarize
 from reroll.rollout.foreign import read_length
-from reroll.rollout.group import find_group_id, look_at_all
-from reroll.rollout.member import Member
-from reroll.rollout.status import Status
+from reroll.rollout.measure import Measure
 from reroll.store import Blob
 
-_Amount = Annotated[int, Meta(ge=0, lt=1 << 40)]
+_MOST_MEMBERS: Final = 1 << 16
+_MOST_BITS: Final = 40
+_Amount = Annotated[int, Meta(ge=0, lt=1 << _MOST_BITS)]
 """Sums over all members fit into a column."""
-_Members = Annotated[
-    Sequence[
-        tuple[Status, Integer, float | None, _Amount, _Amount, dict[Whole, _Amount], Whole | None, _Amount]
-    ],
-    Meta(min_length=1, max_length=1 << 16),
-]
+_Versions = tuple[Whole | None, ...]
 
 
 class _Known(msgspec.Struct, array_like=True, frozen=True):
-    members: _Members
+    """A `GroupSummary`, and what else a put asks rollouts for. What follows from the rest is not told."""
+
+    status: Status
+    version_tokens: dict[Whole, _Amount]
+    versions: _Versions
+    trainable: _Versions
+    tokens: tuple[_Amount, ...]
+    staleness: tuple[Integer, ...]
+    reward_mean: float | None
+    reward_std: float | None
+    measure: tuple[_Amount, bytes, _Amount, float, _Amount, bool, bool]
     group_uids: list[Integer]
     prompt_tokens: _Amount
     group_id: bytes | None
+
+    def summary(self, num_bytes: int) -> GroupSummary:
+        """Return what is known of the group, of which so many bytes are held. Raises InvalidArgument for what cannot be."""
+        count, measure = len(self.tokens), Measure(*self.measure)
+        sizes = {count, len(self.versions), len(self.trainable), len(self.staleness), len(measure.bits)}
+        if not (
+            len(sizes) == 1
+            and self.status is not Status.ARCHIVED  # no group is
+            and 0 < count <= _MOST_MEMBERS
+            and max(measure.bits) <= _MOST_BITS
+            and isfinite(measure.score)
+        ):
+            raise InvalidArgument("what is told of these rollouts cannot be: it does not fit together")
+        versions = self.versions
+        return GroupSummary(
+            status=self.status,
+            group_id=None if self.group_id is None else decode(self.group_id),
+            version=min(self.version_tokens, default=None),
+            newest_version=max(self.version_tokens, default=None),
+            staleness=max(self.staleness),
+            num_rollouts=count,
+            num_tokens=sum(self.tokens),
+            num_bytes=num_bytes,
+            reward_mean=self.reward_mean,
+            reward_std=self.reward_std,
+            version_tokens=self.version_tokens,
+            member_versions=versions,
+            member_newest_trainable=versions if self.trainable == versions else self.trainable,
+            member_tokens=self.tokens,
+            member_staleness=self.staleness,
+            measure=measure,
+        )
 
 
 _read_known: Final = msgspec.msgpack.Decoder(_Known).decode
@@ -47,8 +86,7 @@ class Packed(NamedTuple):
     """The rollouts of a group as bytes, and what is known of them; may be put as they are."""
 
     blob: Blob
-    members: list[Member]
-    group_id: Any
+    summary: GroupSummary
     group_uids: tuple[int, ...]
     """Groups that the rollouts say they belong to."""
     prompt_tokens: int
@@ -56,15 +94,23 @@ class Packed(NamedTuple):
 
 def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
     """Return what is known of rollouts, and the rollouts, as bytes. Raises InvalidArgument, NotStorable."""
-    members = look_at_all(items, model_step)
-    group_id = find_group_id(items)
+    summary = summarize(items, model_step=model_step)
     carried = {getattr(item, "group_uid", None) for item in items}
-    prompts = sum(read_length("prompt_ids", getattr(item, "prompt_ids", None)) or 0 for item in items)
     known = _Known(
-        members,
-        [uid for uid in carried if type(uid) is int and abs(uid) < BOUND],
-        prompts,
-        None if group_id is None else encode(group_id, root="group_id"),
+        status=summary.status,
+        version_tokens=summary.version_tokens,
+        versions=summary.member_versions,
+        trainable=summary.member_newest_trainable,
+        tokens=summary.member_tokens,
+        staleness=summary.member_staleness,
+        reward_mean=summary.reward_mean,
+        reward_std=summary.reward_std,
+        measure=summary.measure,
+        group_uids=[uid for uid in carried if type(uid) is int and abs(uid) < BOUND],
+        prompt_tokens=sum(
+            read_length("prompt_ids", getattr(item, "prompt_ids", None)) or 0 for item in items
+        ),
+        group_id=None if summary.group_id is None else encode(summary.group_id, root="group_id"),
     )
     return _write(known), encode(list(items), root="rollouts")
 
@@ -78,14 +124,13 @@ def unpack(known: bytes, blob: Blob, *, partial: bool) -> Packed | list[Any]:
         read = _read_known(known)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InvalidArgument(f"what is told of these rollouts cannot be: {error}") from None
-    if count_plain_rollouts(blob, partial=partial) != len(read.members):
+    summary = read.summary(len(blob))  # what is held, whatever was told
+    if count_plain_rollouts(blob, partial=partial) != summary.num_rollouts:
         rollouts = decode(blob)
         if type(rollouts) is not list:
             raise CorruptData(f"a group is a list of rollouts, not {type(rollouts).__name__}")
         return rollouts
-    group_id = None if read.group_id is None else decode(read.group_id)
-    members = [Member(*member) for member in read.members]
-    return Packed(blob, members, group_id, tuple(read.group_uids), read.prompt_tokens)
+    return Packed(blob, summary, tuple(read.group_uids), read.prompt_tokens)
 
 
 class Shown(NamedTuple):

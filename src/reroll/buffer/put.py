@@ -197,9 +197,7 @@ def look(
     check_threshold("token_stale_threshold", token_stale_threshold)
     if isinstance(items, Packed):
         if rules.signal is None and rules.on_failed == "group":
-            summary = combine(items.members, items.group_id)
-            summary.num_bytes = len(items.blob)  # what is held, whatever was told
-            return items, summary
+            return items, items.summary
         items = decode(items.blob)
     if type(items) is not list and (isinstance(items, str | bytes) or not isinstance(items, Sequence)):
         raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")

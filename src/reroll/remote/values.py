@@ -38,6 +38,7 @@ for _kind in (
 
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
+_NAMES: Final = frozenset({str})
 _ENCODED: Final = b"R"
 """How the codec begins. As MessagePack that would be a number, and those are never sent so."""
 _write: Final = msgspec.msgpack.Encoder().encode
@@ -46,16 +47,20 @@ _read: Final = msgspec.msgpack.Decoder().decode
 
 def to_bytes(value: Any, name: str = "value") -> bytes:
     """Return a value as bytes. Raises NotStorable, with the path under this name to what cannot be sent."""
-    if (
-        type(value) is dict
-        and _PLAIN.issuperset(map(type, value.values()))
-        and {str}.issuperset(map(type, value))
-    ):
+    if _is_plain(value):
         try:
             return _write(value)
         except (OverflowError, UnicodeEncodeError):  # a large integer, broken text
             pass
     return encode(value, root=name)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a dict of numbers and names by name, or of such dicts: MessagePack keeps those as they are."""
+    if type(value) is not dict or not _NAMES.issuperset(map(type, value)):
+        return False
+    kinds = set(map(type, value.values()))
+    return kinds <= _PLAIN or all(type(inner) in _PLAIN or _is_plain(inner) for inner in value.values())
 
 
 def to_value(blob: Blob) -> Any:

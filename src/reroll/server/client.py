@@ -146,20 +146,19 @@ class Client:
         if put_id is None:  # a put that is sent again is stored once
             self._puts += 1
             put_id = f"{self._name}-{self._puts}"
-        arguments: dict[str, Any] = {
-            "task_name": task_name,
-            "model_step": model_step,
-            "current_train_step": current_train_step,
-            "stale_threshold": stale_threshold,
-            "token_stale_threshold": token_stale_threshold,
-            "expired_groups_retryable": expired_groups_retryable,
-            "priority": priority,
-            "tags": plain("tags", tags),
-            "uid": uid,
-            "put_id": put_id,
-            "reservation": reservation,
-            "timeout": timeout,
-        }
+        arguments = {"task_name": task_name} | _given(
+            model_step=model_step,
+            current_train_step=current_train_step,
+            stale_threshold=stale_threshold,
+            token_stale_threshold=token_stale_threshold,
+            expired_groups_retryable=None if expired_groups_retryable else False,
+            priority=priority,
+            tags=plain("tags", tags),
+            uid=uid,
+            put_id=put_id,
+            reservation=reservation,
+            timeout=timeout,
+        )
         if not items:
             answer, _ = await self._ask("put", {"items": [], **arguments})
         else:
@@ -189,13 +188,13 @@ class Client:
         timeout: float | None = None,
         train_step: int | None = None,
     ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
-        arguments = {
-            "task_batch_sizes": plain("task_batch_sizes", task_batch_sizes),
-            "group_status": group_status,
-            "wait": wait,
-            "timeout": timeout,
-            "train_step": train_step,
-        }
+        status, sizes = Status.of(group_status), plain("task_batch_sizes", task_batch_sizes)
+        arguments = {"task_batch_sizes": sizes} | _given(
+            group_status=None if status is Status.COMPLETED else status.value,
+            wait=wait or None,
+            timeout=timeout,
+            train_step=train_step,
+        )
         samples = await self._take("take_batch", arguments)
         while missing := _missing(samples, arguments):
             try:
@@ -218,14 +217,12 @@ class Client:
         allow_short: bool = False,
         train_step: int | None = None,
     ) -> list[Sample]:
-        arguments = {
-            "n": n,
-            "task_name": task_name,
-            "timeout": timeout,
-            "replace": replace,
-            "allow_short": allow_short,
-            "train_step": train_step,
-        }
+        arguments = {"n": n, "task_name": task_name} | _given(
+            timeout=timeout,
+            replace=replace or None,
+            allow_short=allow_short or None,
+            train_step=train_step,
+        )
         (samples,) = (await self._take("sample", arguments)).values()
         return samples
 
@@ -349,6 +346,11 @@ class Client:
         if self._connected is None:
             self._connected = Connection(self._address, **self._options)
         return self._connected
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that say something: None is what all of them are without a word."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _missing(samples: Mapping[str, Sequence[Any]], arguments: Mapping[str, Any]) -> dict[str, int]:
