@@ -5,9 +5,11 @@
     python benchmarks/ray.py --check     a claim that is missed makes the exit code 1
 
 Groups go from this process into an actor and back. Contenders take turns on one Ray, batch by batch, and are compared by the
-medians of their times on the wall. The queue moves groups as Python objects: as dicts of lists, which is what engines return,
+medians of their times on the wall. A shard is told that what was taken has arrived while its taker goes on; the next turn begins
+when it knows. The queue moves groups as Python objects: as dicts of lists, which is what engines return,
 and as the same `Rollout`s, whose tokens are arrays; it keeps references into Ray's object store, copies nothing and checks
-nothing.
+nothing. The bare actor is the least that a put by value can cost: groups are encoded, sent, copied to its heap and checked as
+ours are, and it is no buffer.
 
 TransferQueue is measured if this Python has it: python3 -m venv PEER && PEER/bin/pip install '.[ray]' torch==2.13.0
 TransferQueue, then PEER/bin/python benchmarks/ray.py. It moves columns of tensors by key, all groups of a batch at once, as its
@@ -41,14 +43,17 @@ except ImportError:
 from measure import Timing, print_table
 from reporting import Claim, arguments, conclude, print_title, seconds, versions
 from reroll import ReplayBufferConfig, Rollout
+from reroll.codec import decode
 from reroll.ray import RayReplayBuffer
+from reroll.ray.scratch import Scratch
+from reroll.remote.groups import received, sent_from
 
 BATCH = 16
 ROLLOUTS = 8
 TOKENS = 3_900  # with log-probs 250 KB a group
 TENSORS = ("prompt_ids", "response_ids", "logprobs")
 LISTS, ARRAYS, PEER = "Ray's queue, lists", "Ray's queue, arrays", "TransferQueue"
-ONE = "reroll, 1 shard"
+ONE, BARE = "reroll, 1 shard", "bare actor"
 
 
 class Contender(NamedTuple):
@@ -85,7 +90,13 @@ def of_buffer(buffer: RayReplayBuffer, groups: Sequence[list[Rollout]]) -> Conte
     async def put() -> None:
         await asyncio.gather(*(buffer.put(rollouts, "t") for rollouts in groups))
 
-    return Contender(put, lambda: buffer.take_batch({"t": BATCH}, wait=True, timeout=60))
+    return Contender(
+        put,
+        lambda: buffer.take_batch({"t": BATCH}, wait=True, timeout=60),
+        lambda: buffer.count(
+            "t", "completed"
+        ),  # which waits until the shards know that the groups have arrived
+    )
 
 
 def of_queue(queue: Queue, groups: Sequence[Any]) -> Contender:
@@ -94,6 +105,31 @@ def of_queue(queue: Queue, groups: Sequence[Any]) -> Contender:
 
     async def take() -> None:
         await queue.actor.get_nowait_batch.remote(BATCH)
+
+    return Contender(put, take)
+
+
+class Keeper:
+    """Copies groups to its heap, and checks them."""
+
+    async def put(self, groups: Sequence[tuple[bytes, Any]]) -> None:
+        self._groups = [received(known, blob.tobytes(), None) for known, blob in groups]
+
+    async def take(self) -> list[Any]:
+        return [np.frombuffer(group.blob, np.uint8) for group in self._groups]
+
+
+def of_bare_actor(groups: Sequence[list[Rollout]]) -> Contender:
+    actor, scratch = ray.remote(Keeper).options(num_cpus=0).remote(), Scratch()
+
+    async def put() -> None:
+        with scratch as memory:
+            packed = [sent_from(memory, rollouts, None) for rollouts in groups]
+            await actor.put.remote([(known, np.frombuffer(blob, np.uint8)) for known, blob in packed])
+
+    async def take() -> None:
+        for blob in await actor.take.remote():
+            decode(blob.data)
 
     return Contender(put, take)
 
@@ -172,6 +208,7 @@ async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing,
     queues = {name: Queue(actor_options={"num_cpus": 0}) for name in (LISTS, ARRAYS)}
     moved = {LISTS: list(map(as_lists, groups)), ARRAYS: groups}
     contenders = {name: of_buffer(buffer, groups) for name, buffer in buffers.items()}
+    contenders[BARE] = of_bare_actor(groups)
     contenders |= {name: of_queue(queue, moved[name]) for name, queue in queues.items()}
     if transfer_queue is not None:
         transfer_queue.init()

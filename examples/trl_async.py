@@ -1,7 +1,7 @@
 """TRL's asynchronous trainer with a buffer that loses nothing: kill -9 in the middle, and each prompt is trained once.
 
 A worker generates groups with a copy of the policy while the trainer trains; here it is a thread with a tiny model, where you
-have TRL's AsyncRolloutWorker and vLLM. `RerollRolloutWorker` stands between the two. The first process is killed in step 6;
+have TRL's own worker and vLLM. `RerollRolloutWorker` takes the place of the worker in the trainer. The first process is killed in step 6;
 the second one goes on from the checkpoint of step 4. Needs `pip install 'reroll[trl]' requests`, TRL 1.16 or newer, and neither
 a GPU nor a network.
 
@@ -128,7 +128,6 @@ def train(where, *, kill_at=0, resume=False):
     """Train two groups a step; return the worker."""
     run_without_a_gpu()
     engine = Engine()
-    worker = RerollRolloutWorker(engine, {"store": where / "buffer", "capacity": 16}, group_size=GROUP)
     trainer = AsyncGRPOTrainer(
         model=str(where / "model"),
         args=AsyncGRPOConfig(
@@ -151,11 +150,11 @@ def train(where, *, kill_at=0, resume=False):
         train_dataset=Dataset.from_dict({"prompt": list(LETTERS)}),
         processing_class=make_tokenizer(),
         callbacks=[Kill(kill_at)],
-        rollout_worker=worker,
+        rollout_worker=engine,
         weight_transfer=engine,
     )
     trainer.remove_callback(PrinterCallback)
-    worker.attach(trainer)
+    worker = RerollRolloutWorker(trainer, {"store": where / "buffer", "capacity": 16})
     trainer.train(resume_from_checkpoint=resume)
     return worker
 

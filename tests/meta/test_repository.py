@@ -1,5 +1,6 @@
 """The repository holds the product and nothing of the machine it was written on; its settings say what they promise."""
 
+import ast
 import os
 import re
 import subprocess
@@ -134,3 +135,26 @@ def test_ci_runs_the_commands_of_a_contributor():
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"])
 def test_files_that_everyone_looks_for(name):
     assert (ROOT / name).stat().st_size > 0
+
+
+def lines_of_code(text: str) -> int:
+    """Return how many lines are neither blank, nor a comment, nor in a docstring or the note below an attribute."""
+    notes: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            notes.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(map(str.strip, text.splitlines()), start=1)
+    return sum(bool(line) and not line.startswith("#") and number not in notes for number, line in lines)
+
+
+def test_lines_of_code_are_counted():
+    assert lines_of_code('"""Say\nwhat."""\n\nA = 1\n"""Why."""\n# so\nB = [\n    2,  # two\n]\n') == 4
+
+
+def test_the_integration_of_trl_stays_small():
+    files = (ROOT / "src/reroll/integrations/trl").glob("*.py")
+    assert 200 < sum(lines_of_code(path.read_text()) for path in files) < 400

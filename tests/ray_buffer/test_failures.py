@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from mmap import mmap
 
 import pytest
 import ray
@@ -123,7 +124,7 @@ def last_heard(buffer):
 async def test_a_repeated_call_is_carried_out_once():
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         actor = shard_actor(buffer)
-        put = Request("one", "put", {"items": put_in(group("a"), None), "task_name": "t"})
+        put = Request("one", "put", {"items": put_in(group("a"), None, mmap(-1, 1 << 16)), "task_name": "t"})
         first, again = [await actor.call.remote(put) for _ in range(2)]
         assert first.value == again.value == 1
         lend = Request("two", "lend", {"task_batch_sizes": {"t": 1}}, Holder("me"))
@@ -140,7 +141,9 @@ async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         actor = shard_actor(buffer)
         await actor.cancel.remote("late")
-        late = Request("late", "put", {"items": put_in(group("a"), None), "task_name": "t"})
+        late = Request(
+            "late", "put", {"items": put_in(group("a"), None, mmap(-1, 1 << 16)), "task_name": "t"}
+        )
         assert isinstance((await actor.call.remote(late)).error, TimeoutError)
         assert len(buffer) == 0
 

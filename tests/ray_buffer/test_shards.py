@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from mmap import mmap
 
 import pytest
 
@@ -34,7 +35,11 @@ async def test_priority_sampling_over_uneven_shards_has_the_global_distribution(
         shards, chosen = [0, 1, 1, 2, 2, 2], dict[int, int]()
         for index, (weight, shard) in enumerate(zip(WEIGHTS, shards, strict=True)):
             line = buffer._spread.lines[shard]
-            arguments = {"items": put_in(group(index), None), "task_name": "t", "priority": weight}
+            arguments = {
+                "items": put_in(group(index), None, mmap(-1, 1 << 16)),
+                "task_name": "t",
+                "priority": weight,
+            }
             chosen[await line.call("put", arguments)] = index
         seen: Counter[frozenset[int]] = Counter()
         for _ in range(15):

@@ -6,6 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
+import serving
+import tiny
 from scripted import ScriptedWorker, async_trainer
 from transformers import TrainerCallback
 from trl.experimental.async_grpo import AsyncGRPOTrainer
@@ -47,18 +49,41 @@ class Tracing(TrainerCallback):
             trace.flush()
 
 
-def train(where, *, kill_at=None, resume=None, size=4, sizes=None, buffer=None, start_index=None, **options):
-    """Train, and return the worker and what makes its samples."""
-    where.mkdir(exist_ok=True)
+def train(where, *, size=4, sizes=None, start_index=None, **options):
+    """Train samples that are scripted, and return the worker and what makes them."""
     made = ScriptedWorker(size=size, sizes=sizes, start_index=start_index)
+    return train_with(made, where, group_size=None if sizes else size, **options), made
+
+
+def train_served(where, *, url, **options):
+    """Train what TRL's own worker makes with a server, and return the worker."""
+    serving.without_vllm()
+    parts = {
+        "reward_funcs": tiny.is_even,
+        "train_dataset": serving.chats(),
+        "processing_class": serving.tokenizer(),
+        "weight_transfer": serving.HttpTransfer(url),
+    }
+    own = {
+        "vllm_server_base_url": url,
+        "max_completion_length": 6,
+        "max_inflight_tasks": 12,
+        "queue_maxsize": 8,
+        "token_budget": None,  # as long as the server says
+    }
+    return train_with(None, where, parts=parts, **own, **options)
+
+
+def train_with(made, where, *, kill_at=None, resume=None, buffer=None, group_size=None, **options):
+    """Train samples of a worker, or of TRL's own; return what stands before it."""
+    where.mkdir(exist_ok=True)
     config = {"capacity": 8, "store": where / "store"} if buffer is None else buffer
-    worker = RerollRolloutWorker(made, config, group_size=None if sizes else size)
     tracing = Tracing(where, kill_at)
-    trainer = async_trainer(where, worker, [tracing], Told, **options)
+    trainer = async_trainer(where, made, [tracing], Told, **options)
     tracing.trainer = trainer
-    worker.attach(trainer)
+    worker = RerollRolloutWorker(trainer, config, group_size)
     trainer.train(resume_from_checkpoint=resume)
-    return worker, made
+    return worker
 
 
 def trace(where):
@@ -70,4 +95,6 @@ if __name__ == "__main__":
     import torch
 
     torch.set_num_threads(1)
-    train(Path(sys.argv[1]), kill_at=int(sys.argv[2]), **json.loads(sys.argv[3]))
+    options = json.loads(sys.argv[3])
+    run = train_served if "url" in options else train
+    run(Path(sys.argv[1]), kill_at=int(sys.argv[2]), **options)

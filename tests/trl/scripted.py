@@ -138,8 +138,8 @@ def use_cpu():
     async_grpo_trainer.get_peak_flops_per_device = lambda *_: 1e12
 
 
-def async_trainer(where, worker, callbacks=None, trainer_class=AsyncGRPOTrainer, **options):
-    """Return TRL's asynchronous trainer over a tiny model, on the CPU."""
+def async_trainer(where, worker, callbacks=None, trainer_class=AsyncGRPOTrainer, parts=None, **options):
+    """Return TRL's asynchronous trainer over a tiny model, on the CPU; with `parts` in place of what does nothing."""
     use_cpu()
     model = where / "model"
     if not model.exists():
@@ -168,11 +168,14 @@ def async_trainer(where, worker, callbacks=None, trainer_class=AsyncGRPOTrainer,
     )
     return trainer_class(
         model=str(model),
-        reward_funcs=[],
         args=args,
-        train_dataset=tiny.prompts(),
-        processing_class=tiny.tokenizer(),
         callbacks=callbacks,
         rollout_worker=worker,
-        weight_transfer=NoTransfer(),
+        **{
+            "reward_funcs": [],
+            "train_dataset": tiny.prompts(),
+            "processing_class": tiny.tokenizer(),
+            "weight_transfer": NoTransfer(),
+            **(parts or {}),
+        },
     )

@@ -15,6 +15,7 @@ if tuple(map(int, version("trl").split(".")[:2])) < (1, 16):
 
 from rolling import trace, train
 from scripted import ScriptedWorker, async_trainer, samples_of
+from watched import run
 
 from reroll import InvalidArgument, StalenessWindow
 from reroll.integrations.trl import RerollRolloutWorker
@@ -149,11 +150,10 @@ def test_a_window_holds_the_worker_back(tmp_path):
     assert 2 * 6 <= kept <= 2 * (6 + 1 + 1), "at most two batches are under way"
 
 
-def attached(where, made, config=None, **options):
+def started(where, made, config=None, *, group_size=4, **options):
     """Return a worker that is started, with a trainer that does not train."""
-    worker = RerollRolloutWorker(made, config, group_size=made.size)
-    trainer = async_trainer(where, worker, **options)
-    worker.attach(trainer)
+    trainer = async_trainer(where, made, **options)
+    worker = RerollRolloutWorker(trainer, config, group_size)
     worker.on_train_begin(trainer.args, trainer.state, trainer.control)
     worker.update_model_version(1)
     trainer.model_version = 1
@@ -165,7 +165,7 @@ def attached(where, made, config=None, **options):
 @pytest.mark.parametrize("form", ["lists", "arrays"])
 def test_samples_come_out_as_they_went_in(tmp_path, form, store):
     config = {"store": tmp_path / "store", "max_resident_bytes": 0} if store == "disk" else {}
-    worker = attached(tmp_path, ScriptedWorker(form=form), config)
+    worker = started(tmp_path, ScriptedWorker(form=form), config)
     try:
         for position in range(3):
             for want in samples_of(position, 1, form=form):
@@ -183,7 +183,7 @@ def test_samples_come_out_as_they_went_in(tmp_path, form, store):
 
 def test_what_is_not_whole_waits(tmp_path):
     made = ScriptedWorker(stop_at=0)
-    worker = attached(tmp_path, made)
+    worker = started(tmp_path, made)
     try:
         *first, last = samples_of(0, 1)
         for sample in first:
@@ -200,7 +200,7 @@ def test_what_is_not_whole_waits(tmp_path):
 def test_a_group_with_a_sample_that_trl_would_drop_is_left_out(tmp_path):
     made = ScriptedWorker()
     long = {position for position in range(40) if max(len(s.input_ids) for s in samples_of(position, 1)) > 6}
-    worker = attached(tmp_path, made, token_budget=6)
+    worker = started(tmp_path, made, token_budget=6)
     try:
         positions = [worker.get(timeout=30).group_id for _ in range(12)][::4]
         assert len(positions) == 3
@@ -212,14 +212,30 @@ def test_a_group_with_a_sample_that_trl_would_drop_is_left_out(tmp_path):
 
 def test_errors_are_told_where_the_trainer_asks(tmp_path):
     made = ScriptedWorker(stop_at=0)
-    worker = attached(tmp_path, made)
+    worker = started(tmp_path, made)
     worker.replay_buffer.close()
     for sample in samples_of(0, 1):
         made.rollout_buffer.put(sample)
-    worker._thread.join(timeout=30)
+    assert worker._feeding.exception(timeout=60)
     with pytest.raises(Exception, match="closed"):
         worker.check_health(60)
+    worker.stop()
 
-    alone = RerollRolloutWorker(ScriptedWorker())
-    with pytest.raises(InvalidArgument, match="attach"):
-        alone.update_model_version(1)
+
+@pytest.mark.parametrize(
+    ("group_size", "order"), [(None, (0, 1, 0)), (1, (0, 0))], ids=["mixed groups", "of another size"]
+)
+def test_a_group_that_goes_on_after_it_was_whole_is_an_error(tmp_path, group_size, order):
+    made = ScriptedWorker(stop_at=0)
+    worker = started(tmp_path, made, group_size=group_size)
+    for position in order:
+        made.rollout_buffer.put(samples_of(position, 1)[0])
+    assert worker._feeding.exception(timeout=60)
+    with pytest.raises(InvalidArgument, match="group 0 goes on after it was whole"):
+        worker.check_health(60)
+    worker.stop()
+
+
+def test_a_trainer_that_is_not_asynchronous_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match="AsyncGRPOTrainer"):
+        RerollRolloutWorker(run(tmp_path, train=False))

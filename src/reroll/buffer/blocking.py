@@ -6,12 +6,11 @@ end in the caller's thread, under a lock that is released while it waits; there 
 
 import threading
 from collections.abc import Coroutine
-from functools import wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from reroll.buffer.groups import Groups
-from reroll.buffer.plain_calls import BlockingLease, Run, blocking
+from reroll.buffer.plain_calls import Run, blocking, lending
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.waiting import ThreadWaits
 
@@ -53,6 +52,7 @@ class BlockingReplayBuffer:
     release = blocking(ReplayBuffer.release)
     advance = blocking(ReplayBuffer.advance)
     get = blocking(ReplayBuffer.get)
+    lease = lending(ReplayBuffer.lease)
     take_batch = blocking(ReplayBuffer.take_batch)
     sample = blocking(ReplayBuffer.sample)
     is_ready = blocking(ReplayBuffer.is_ready)
@@ -94,8 +94,3 @@ class BlockingReplayBuffer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @wraps(ReplayBuffer.lease)
-    def lease(self, *args: Any, **kwargs: Any) -> BlockingLease:
-        """Lend groups: `with buffer.lease(...) as batch: ...; batch.ack()`, or `batch = buffer.lease(...).take()`."""
-        return BlockingLease(self._run, lambda: self._target.lease(*args, **kwargs))

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import isfinite
+from mmap import mmap
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from reroll.buffer.group import BOUND, Group, Integer, Whole
-from reroll.codec import count_plain_rollouts, decode, encode
+from reroll.codec import count_plain_rollouts, decode, encode, encode_into
 from reroll.errors import CorruptData, InvalidArgument
 from reroll.rollout import GroupSummary, Status, summarize
 from reroll.rollout.foreign import read_length
@@ -94,6 +95,15 @@ class Packed(NamedTuple):
 
 def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
     """Return what is known of rollouts, and the rollouts, as bytes. Raises InvalidArgument, NotStorable."""
+    return _known_of(items, model_step), encode(list(items), root="rollouts")
+
+
+def pack_into(memory: mmap, items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes | memoryview]:
+    """Return what is known of rollouts, and the rollouts, as bytes: as `pack`, in this memory if it has room."""
+    return _known_of(items, model_step), encode_into(memory, list(items), root="rollouts")
+
+
+def _known_of(items: Sequence[Any], model_step: int | None) -> bytes:
     summary = summarize(items, model_step=model_step)
     carried = {getattr(item, "group_uid", None) for item in items}
     known = _Known(
@@ -112,7 +122,7 @@ def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
         ),
         group_id=None if summary.group_id is None else encode(summary.group_id, root="group_id"),
     )
-    return _write(known), encode(list(items), root="rollouts")
+    return _write(known)
 
 
 def unpack(known: bytes, blob: Blob, *, partial: bool) -> Packed | list[Any]:

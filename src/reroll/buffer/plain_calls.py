@@ -68,3 +68,13 @@ class BlockingBatch:
         self.groups: dict[str, list[list[Any]]] = batch.groups
         self.samples: dict[str, list[Sample]] = batch.samples
         self.counts: dict[str, int] = batch.counts
+
+
+def lending(lease: Callable[Concatenate[Any, P], Lease]) -> Callable[Concatenate[Any, P], BlockingLease]:
+    """Return `lease` of an object as `blocking` returns its verbs: taken by `with`, or by `take()`."""
+
+    @wraps(lease)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> BlockingLease:
+        return BlockingLease(self._run, lambda: lease(self._target, *args, **kwargs))
+
+    return call

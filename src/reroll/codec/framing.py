@@ -11,8 +11,9 @@ Numbers are little-endian. Nothing here looks into the parts.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
+from mmap import mmap
 from typing import Any, Final, NamedTuple
 
 from reroll.codec.checksum import checksum_of
@@ -45,13 +46,7 @@ class Frame(NamedTuple):
 
 def join(table: bytes, body: bytes, arrays: Sequence[Any]) -> bytes:
     """Return the blob of these parts; each array is already followed by its padding. Raises Refusal."""
-    if max(len(table), len(body)) > _LARGEST:
-        raise Refusal(
-            "holds more than 4 GB besides its arrays; keep large data in numpy arrays, or put smaller groups"
-        )
-    gap = PADDING[-(_BODY_AT + len(table) + len(body)) % ALIGNMENT]
-    start = _START.pack(_MAGIC, FORMAT_VERSION, 0)
-    blob = b"".join((start, _LENGTHS.pack(len(table), len(body)), table, body, gap, *arrays))
+    blob = b"".join((_START.pack(_MAGIC, FORMAT_VERSION, 0), *_after_start(table, body), *arrays))
     checksum = checksum_of(memoryview(blob)[_START.size :])
     # A file in memory writes into bytes that nobody else holds, and gives the same object back: large groups are
     # copied once. Checksums of each array by itself would let go of the interpreter's lock once for each.
@@ -59,6 +54,37 @@ def join(table: bytes, body: bytes, arrays: Sequence[Any]) -> bytes:
     del blob
     file.write(_START.pack(_MAGIC, FORMAT_VERSION, checksum))
     return file.getvalue()
+
+
+def join_into(memory: mmap, table: bytes, body: bytes, arrays: Sequence[Any]) -> bytes | memoryview:
+    """Write the blob of these parts where the memory's position is, and return a view of it; bytes if it has no room."""
+    start = memory.tell()
+    if not _fit(memory, (bytes(_START.size), *_after_start(table, body), *arrays)):
+        memory.seek(start)
+        return join(table, body, arrays)
+    blob = memoryview(memory)[start : memory.tell()]
+    _START.pack_into(blob, 0, _MAGIC, FORMAT_VERSION, checksum_of(blob[_START.size :]))
+    return blob.toreadonly()
+
+
+def _fit(memory: mmap, parts: Iterable[Any]) -> bool:
+    """Write parts one after the other; return whether there was room for all."""
+    try:
+        for part in parts:
+            memory.write(part)
+    except ValueError:
+        return False
+    return True
+
+
+def _after_start(table: bytes, body: bytes) -> tuple[bytes, ...]:
+    """Return what stands between the start of a blob and its arrays. Raises Refusal."""
+    if max(len(table), len(body)) > _LARGEST:
+        raise Refusal(
+            "holds more than 4 GB besides its arrays; keep large data in numpy arrays, or put smaller groups"
+        )
+    gap = PADDING[-(_BODY_AT + len(table) + len(body)) % ALIGNMENT]
+    return _LENGTHS.pack(len(table), len(body)), table, body, gap
 
 
 def split(blob: Buffer) -> Frame:

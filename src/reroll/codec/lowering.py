@@ -19,7 +19,6 @@ from msgspec.msgpack import Ext
 
 from reroll.codec import codes
 from reroll.codec.arrays import FLOAT64, INT32, INT64, UINT8, ArrayWriter
-from reroll.codec.framing import join
 from reroll.codec.limits import ATOMS, MAX_DEPTH, Refusal
 from reroll.codec.plain_values import PATH_TYPES, write_complex, write_datetime, write_path, write_timedelta
 from reroll.codec.refs import RefWriter, is_ref
@@ -55,15 +54,15 @@ class Encoder:
         self._exact = exact
         self._tensors: dict[int, tuple[Any, Ext]] = {}
 
-    def blob(self, value: Any) -> bytes:
-        """Return the bytes of a value; raises Refusal, or what MessagePack raises."""
+    def parts(self, value: Any) -> tuple[bytes, bytes, list[Any]]:
+        """Return what the blob of a value is made of; raises Refusal, or what MessagePack raises."""
         body: Any
         if type(value) is list and value and list(map(type, value)).count(Rollout) == len(value):
             body = (ROWS, [self._row(rollout, 1) for rollout in value])
         else:
             body = (0, self.lower(value, 0))
         packed = _pack(body)
-        return join(_pack(self.arrays.table), packed, self.arrays.buffers)
+        return _pack(self.arrays.table), packed, self.arrays.buffers
 
     def lower(self, value: Any, depth: int) -> Any:
         """Return what MessagePack writes for a value inside `depth` containers; raises Refusal."""
@@ -220,9 +219,9 @@ class Encoder:
         return self._nested(codes.REF, number)
 
 
-def atom_blob(value: int | str) -> bytes:
-    """Return the bytes of an atom, as `Encoder.blob` does; raises what MessagePack raises."""
-    return join(_NO_ARRAYS, _pack((0, value)), ())
+def atom_parts(value: int | str) -> tuple[bytes, bytes, list[Any]]:
+    """Return the parts of an atom, as `Encoder.parts` does; raises what MessagePack raises."""
+    return _NO_ARRAYS, _pack((0, value)), []
 
 
 def _check_depth(depth: int) -> None:

@@ -50,8 +50,8 @@ def check_rewind(task: Task, step: int) -> None:
     if task.log.final is not None and step < task.log.final:
         raise CannotRewind(
             f"task {task.name!r} cannot be rewound to step {step}: what was used up to step {task.log.final} was "
-            "committed or let go. Rewind to that step or a later one; max_uncommitted_steps says how many steps "
-            "without a commit are kept"
+            "committed or let go. Go on from a checkpoint of that step or a later one, or begin anew with another "
+            "store; max_uncommitted_steps says how many steps without a commit are kept"
         )
 
 

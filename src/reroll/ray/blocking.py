@@ -1,10 +1,9 @@
 """BlockingRayReplayBuffer: the verbs of RayReplayBuffer for threads, each made of its twin."""
 
-from functools import wraps
 from types import TracebackType
 from typing import Any, Final, Self
 
-from reroll.buffer.plain_calls import BlockingLease, blocking
+from reroll.buffer.plain_calls import blocking, lending
 from reroll.config import ReplayBufferConfig
 from reroll.ray.handle import Handle
 from reroll.ray.looping import run
@@ -23,6 +22,7 @@ class BlockingRayReplayBuffer:
     release = blocking(Handle.release)
     advance = blocking(Handle.advance)
     get = blocking(Handle.get)
+    lease = lending(Handle.lease)
     take_batch = blocking(Handle.take_batch)
     sample = blocking(Handle.sample)
     is_ready = blocking(Handle.is_ready)
@@ -75,8 +75,3 @@ class BlockingRayReplayBuffer:
     def config(self) -> ReplayBufferConfig:
         """What the buffer was made from."""
         return self._target.config
-
-    @wraps(Handle.lease)
-    def lease(self, *args: Any, **kwargs: Any) -> BlockingLease:
-        """Lend groups: `with buffer.lease(...) as batch: ...; batch.ack()`, or `batch = buffer.lease(...).take()`."""
-        return BlockingLease(run, lambda: self._target.lease(*args, **kwargs))

@@ -36,7 +36,7 @@ class Books:
     def __init__(self, key: str, tell: Callable[[], Record]) -> None:
         self._key = key.encode()
         self._tell = tell
-        self._asked = self._written = 0
+        self._noted = self._written = 0
         self._writing: asyncio.Future[None] | None = None
 
     async def read(self) -> Record | None:
@@ -44,10 +44,13 @@ class Books:
         found = await asyncio.to_thread(kv._internal_kv_get, self._key, namespace=_NAMESPACE)  # noqa: SLF001
         return None if found is None else msgspec.msgpack.decode(found, type=Record)
 
+    def note(self) -> None:
+        """Something has happened that must be known."""
+        self._noted += 1
+
     async def written(self) -> None:
-        """Return when the cluster knows of all that has happened until now."""
-        self._asked += 1
-        mine = self._asked
+        """Return when the cluster knows of all that was noted until now."""
+        mine = self._noted
         while self._written < mine:
             if self._writing is None:
                 self._writing = asyncio.ensure_future(self._write())
@@ -55,7 +58,7 @@ class Books:
 
     async def _write(self) -> None:
         await asyncio.sleep(0)  # calls that came together are written together
-        covered, record = self._asked, msgspec.msgpack.encode(self._tell())
+        covered, record = self._noted, msgspec.msgpack.encode(self._tell())
         try:
             await asyncio.to_thread(kv._internal_kv_put, self._key, record, True, namespace=_NAMESPACE)  # noqa: SLF001
         except Exception as error:  # noqa: BLE001  (a head that is away must not stop the shard)

@@ -5,13 +5,15 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
 from reroll.errors import Closed, RerollError, Unreachable
 from reroll.ray.wire import Holder, Reply, Request, size_of
+
+T = TypeVar("T")
 
 GRACE_S: Final = 5.0
 """How much longer than its timeout a call may take, on its way and back."""
@@ -93,13 +95,16 @@ class Line:
             told.exception()  # whoever it mattered to would have waited
 
     async def _until_replied(
-        self, request: Request, deadline: float | None, send: Callable[[Request], Any]
+        self,
+        request: Request,
+        deadline: float | None,
+        send: Callable[[Request, float | None], Awaitable[Reply]],
     ) -> Any:
         away_since, pause = None, _RETRY_S[0]
         try:
             while True:
                 try:
-                    reply = await self._within(send(request), deadline)
+                    reply = await send(request, deadline)
                     break
                 except ActorDiedError as error:  # for good: it is started again after every other end
                     raise Closed(f"{self.name!r} was closed, or whoever made it has ended") from error
@@ -123,8 +128,8 @@ class Line:
             raise reply.error
         return reply.value
 
-    async def _within(self, sent: "asyncio.Future[Reply]", deadline: float | None) -> Reply:
-        """Wait for a reply, and look now and then whether the shard is there."""
+    async def _within(self, sent: "asyncio.Future[T]", deadline: float | None) -> T:
+        """Wait for an answer, and look now and then whether the shard is there."""
         while True:
             left = time_left(deadline)
             try:
@@ -147,24 +152,26 @@ class Line:
             raise RayActorError(error_msg="it does not answer")
         ping.result()
 
-    def _alone(self, request: Request) -> "asyncio.Future[Reply]":
-        return asyncio.wrap_future(self.actor.call.remote(self._telling(request)).future())
+    async def _alone(self, request: Request, deadline: float | None) -> Reply:
+        sent = self.actor.call.remote(self._telling(request))
+        reply: Reply = await self._within(asyncio.wrap_future(sent.future()), deadline)
+        return reply
 
     def _telling(self, request: Request) -> Request:
         """Return a request that tells whose replies have arrived."""
         seen, self._seen = tuple(self._seen), []
         return request._replace(seen=seen)
 
-    def _together(self, request: Request) -> "asyncio.Future[Reply]":
-        """Send a request with all others of this turn of the event loop."""
-        future = asyncio.get_running_loop().create_future()
+    def _together(self, request: Request, deadline: float | None) -> Awaitable[Reply]:
+        """Send a request with all others of this turn of the event loop. Whether the shard is there is looked for all."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._batch.append((request, future))
         self._batch_bytes += size_of(request)
         if len(self._batch) == _MANY or self._batch_bytes >= _LARGE:
             self._flush()
         elif len(self._batch) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
-        return future
+        return future if deadline is None else self._within(future, deadline)
 
     def _flush(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
@@ -173,7 +180,7 @@ class Line:
             return
         try:
             if len(part) == 1:
-                self._follow(self._pass_on(self._alone(part[0][0]), part[0][1]))
+                self._follow(self._pass_on(*part[0]))
             else:
                 first, *others = [request for request, _ in part]
                 sent = self.actor.calls.remote([self._telling(first), *others])
@@ -186,25 +193,30 @@ class Line:
         """Hand on the replies of calls that travelled together: those that are there first, and then the others."""
         left = {request.id: (request, future) for request, future in part}
         try:
-            while left:
-                replies: dict[str, Reply | None] = await asyncio.wrap_future(sent.future())
-                for number, reply in replies.items():
+            first = await self._within(asyncio.wrap_future(sent.future()), None)
+            for (_, future), reply in zip(part, first, strict=True):
+                if reply is not None and not future.done():
+                    future.set_result(Reply(*reply))
+            while left := {number: asked for number, asked in left.items() if not asked[1].done()}:
+                sent = self.actor.late.remote(list(left))
+                late: dict[str, Reply | None] = await self._within(asyncio.wrap_future(sent.future()), None)
+                for number, reply in late.items():
                     request, future = left.pop(number)
                     if reply is None:  # the shard was started anew
-                        self._follow(self._pass_on(self._alone(request), future))
+                        self._follow(self._pass_on(request, future))
                     elif not future.done():
                         future.set_result(reply)
-                left = {number: asked for number, asked in left.items() if not asked[1].done()}
-                if left:
-                    sent = self.actor.late.remote(list(left))
         except Exception as error:  # noqa: BLE001  (each caller raises it)
             for _, future in left.values():
                 if not future.done():
                     future.set_exception(error)
 
-    async def _pass_on(self, reply: Awaitable[Reply], to: "asyncio.Future[Reply]") -> None:
+    async def _pass_on(self, request: Request, to: "asyncio.Future[Reply]") -> None:
+        """Send a request by itself; one that was given up meanwhile is not: what it brought may be gone."""
+        if to.done():
+            return
         try:
-            value = await reply
+            value = await self._alone(request, None)
         except Exception as error:  # noqa: BLE001  (the caller raises it)
             if not to.done():
                 to.set_exception(error)

@@ -1,8 +1,8 @@
 """The calls that a shard carries out: each once, however often it is asked for, and taken back when its caller gives up."""
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from reroll.errors import WaitTimeout
@@ -26,6 +26,7 @@ class Calls:
         self._tasks: dict[str, asyncio.Task[Reply]] = {}
         self._requests: dict[str, Request] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
+        self._done: deque[tuple[float, str]] = deque()
 
     async def reply(self, request: Request) -> Reply:
         """Carry a call out, or wait for the same one that was started before. Its caller may have cancelled it: then not."""
@@ -34,13 +35,13 @@ class Calls:
             return _given_up()
         return await self._wait(self._start(request))
 
-    async def replies(self, requests: Sequence[Request], patience_s: float) -> dict[str, Reply]:
-        """Carry out several calls at once; return the replies, by id, of those that take no longer than a moment."""
+    async def replies(self, requests: Sequence[Request], patience_s: float) -> list[Reply | None]:
+        """Carry out several calls at once; return their replies, None for those that take longer than a moment."""
         for request in requests:
             self.forget(request.seen)
-        tasks = {request.id: self._start(request) for request in requests}
-        await asyncio.wait(tasks.values(), timeout=patience_s)
-        return _replies_of(tasks)
+        tasks = [self._start(request) for request in requests]
+        await asyncio.wait(tasks, timeout=patience_s)
+        return [_reply_of(task) if task.done() else None for task in tasks]
 
     async def late(self, numbers: Iterable[str]) -> dict[str, Reply | None]:
         """Wait for the first of several calls that were started before; return replies, by id, None for an unknown call."""
@@ -48,7 +49,7 @@ class Calls:
         unknown: dict[str, Reply | None] = {number: None for number in numbers if number not in tasks}
         if not unknown:
             await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
-        return unknown | _replies_of(tasks)
+        return unknown | {number: _reply_of(task) for number, task in tasks.items() if task.done()}
 
     def forget(self, seen: Iterable[str]) -> None:
         """Drop the replies of calls that arrived."""
@@ -94,11 +95,17 @@ class Calls:
         return _reply_of(task)
 
     def _forget_later(self, number: str) -> None:
-        asyncio.get_running_loop().call_later(_KEPT_S, self.forget, (number,))
+        loop = asyncio.get_running_loop()
+        if not self._done:  # one timer for all
+            loop.call_later(_KEPT_S, self._forget_old)
+        self._done.append((loop.time() + _KEPT_S, number))
 
-
-def _replies_of(tasks: Mapping[str, "asyncio.Task[Reply]"]) -> dict[str, Reply]:
-    return {number: _reply_of(task) for number, task in tasks.items() if task.done()}
+    def _forget_old(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._done and self._done[0][0] <= loop.time():
+            self.forget((self._done.popleft()[1],))
+        if self._done:
+            loop.call_at(self._done[0][0], self._forget_old)
 
 
 def _reply_of(task: "asyncio.Task[Reply]") -> Reply:

@@ -27,6 +27,7 @@ from reroll.ray.holders import Holders, Thing
 from reroll.ray.metrics import Export
 from reroll.ray.wire import Bare, Blob, Draw, Holder, Lent, Reply, Request, hand_in, put_out
 from reroll.remote.groups import as_bytes
+from reroll.remote.memory import keep_freed_memory
 from reroll.rollout import Status
 from reroll.sample import Sample, SampleInfo
 from reroll.waiting import LoopWaits
@@ -82,6 +83,7 @@ class Shard:
     def __init__(
         self, config: ReplayBufferConfig, place: Place, about: Any, setup: Callable[[], None] | None = None
     ) -> None:
+        keep_freed_memory()
         self._config, self._place, self._about, self._setup = config, place, about, setup
         self._changes = Changes()
         self._draws: dict[int, Batch] = {}
@@ -99,15 +101,22 @@ class Shard:
 
     async def call(self, request: Request) -> Reply:
         """Carry out a call, once however often it comes."""
-        return await self._calls.reply(request)
+        reply = await self._calls.reply(request)
+        if request.verb not in _LOOK and request.verb not in _UNBOOKED:
+            await self._books.written()
+        return reply
 
-    async def calls(self, requests: Sequence[Request]) -> dict[str, Reply]:
-        """Carry out several calls; ask by `late` for the replies of those that have to wait."""
-        return await self._calls.replies(requests, _PATIENCE_S)
+    async def calls(self, requests: Sequence[Request]) -> list[list[Any] | None]:
+        """Carry out several calls; return what replies are made of. Ask by `late` for those of calls that have to wait."""
+        replies = await self._calls.replies(requests, _PATIENCE_S)
+        await self._books.written()
+        return [None if reply is None else list(reply) for reply in replies]
 
     async def late(self, numbers: Sequence[str]) -> dict[str, Reply | None]:
         """Wait for calls that were asked for before; None for those that another process was asked for."""
-        return await self._calls.late(numbers)
+        replies = await self._calls.late(numbers)
+        await self._books.written()
+        return replies
 
     async def cancel(self, number: str) -> None:
         """Let a call not have happened."""
@@ -149,7 +158,7 @@ class Shard:
         if request.verb not in _LOOK:
             self._changes.note()
             if request.verb not in _UNBOOKED and not self._closed:
-                await self._books.written()
+                self._books.note()
         return Reply(value, load=self._load())
 
     async def _take_back(self, request: Request, reply: Reply) -> None:
@@ -200,6 +209,7 @@ class Shard:
                 write_off(groups.engine, record)
                 self._losses += 1
         self._groups = groups
+        self._books.note()
         await self._books.written()
         self._telling = asyncio.ensure_future(self._tell(buffer))
         return buffer
@@ -236,6 +246,7 @@ class Shard:
     async def drain(self) -> None:
         """Return when all calls have ended; after `close`."""
         await self._calls.end()
+        await self._books.written()
 
     # --- verbs whose arguments or results travel in another form
 
@@ -366,6 +377,7 @@ class Shard:
         elif which // _AFTER_LOSS == self._losses:
             await buffer.end_lease(which % _AFTER_LOSS)
         self._changes.note()
+        self._books.note()
         await self._books.written()
 
     def _abroad(self, number: int) -> int:

@@ -30,7 +30,8 @@ from reroll.ray.dividing import limiter_part
 from reroll.ray.handing import HandOut
 from reroll.ray.holding import this_holder
 from reroll.ray.merging import MERGES
-from reroll.ray.wire import Blob, hand_out, put_in, resolved
+from reroll.ray.scratch import Scratch
+from reroll.ray.wire import Bare, Blob, hand_out, put_in, resolved
 from reroll.sample import Sample
 from reroll.waiting import deadline_of
 
@@ -48,6 +49,7 @@ class Spread:
     ) -> None:
         self.lines = lines
         self._keeps_refs = keeps_refs
+        self._scratch = Scratch()
         self._dice = random.Random()
         self._watch = Watch(logs=False)  # the shards log
         self._handing = HandOut(config, lines, beat_s)
@@ -76,13 +78,18 @@ class Spread:
     # --- putting
 
     async def _put(self, arguments: dict[str, Any]) -> int | None:
-        items, task, put_id = arguments["items"], arguments["task_name"], arguments.get("put_id")
+        items, step = arguments["items"], arguments.get("model_step")
         deadline = deadline_of(arguments.get("timeout"))
-        group = put_in(items, arguments.get("model_step"))
-        if isinstance(group, Blob) and group.refs and not self._keeps_refs:
-            group = put_in(
-                resolved(group, await self._fetched(group.refs, deadline)), arguments.get("model_step")
-            )
+        with self._scratch as memory:  # until the group has arrived: it may have to be sent again
+            group = put_in(items, step, memory)
+            if isinstance(group, Blob) and group.refs and not self._keeps_refs:
+                group = put_in(resolved(group, await self._fetched(group.refs, deadline)), step, memory)
+            return await self._send(group, arguments, deadline)
+
+    async def _send(
+        self, group: Blob | Bare, arguments: dict[str, Any], deadline: float | None
+    ) -> int | None:
+        items, task, put_id = arguments["items"], arguments["task_name"], arguments.get("put_id")
         sent = {
             **arguments,
             "items": group,

@@ -5,6 +5,7 @@ to live for it.
 """
 
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from reroll.codec import decode, encode
 from reroll.errors import NotStorable
 from reroll.ray.drawing import Drawn
-from reroll.remote.groups import given, received, sent, taken
+from reroll.remote.groups import given, received, sent_from, taken
 from reroll.sample import SampleInfo
 
 Array = npt.NDArray[np.uint8]
@@ -76,12 +77,15 @@ class Draw(NamedTuple):
     parts: dict[str, Drawn]
 
 
-def put_in(items: Any, model_step: int | None) -> Blob | Bare:
-    """Return what is to be put as bytes. Raises InvalidArgument that names rollout and field, NotStorable."""
+def put_in(items: Any, model_step: int | None, memory: mmap) -> Blob | Bare:
+    """Return what is to be put as bytes, in this memory if it has room.
+
+    Raises InvalidArgument that names rollout and field, NotStorable.
+    """
     if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:
         return Bare(items)
     try:
-        known, blob = sent(items, model_step if isinstance(model_step, int) else None)
+        known, blob = sent_from(memory, items, model_step if isinstance(model_step, int) else None)
     except NotStorable:
         found = _with_refs(list(items))
         if not found.refs:

@@ -1,21 +1,22 @@
 """Groups as bytes: one blob each, and beside it what a buffer must know of it, so that it need not be decoded there.
 
-In:  the producer's side looks at the rollouts and encodes them (`sent`); the buffer's side puts the bytes (`received`).
+In:  the producer's side looks at the rollouts and encodes them (`sent`, `sent_from`); the buffer's side puts the bytes (`received`).
 Out: the buffer's side hands out inside of `as_bytes()` and writes what it got (`given`); the other reads it (`taken`).
 """
 
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Any
 
 import msgspec
 
-from reroll.buffer.packed import Packed, Shown, as_bytes, pack, unpack
+from reroll.buffer.packed import Packed, Shown, as_bytes, pack, pack_into, unpack
 from reroll.codec import encode
 from reroll.errors import CorruptData
 from reroll.remote.values import to_value
 from reroll.store import Blob
 
-__all__ = ["as_bytes", "given", "received", "sent", "taken"]
+__all__ = ["as_bytes", "given", "received", "sent", "sent_from", "taken"]
 
 _read_shown = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool]).decode
 
@@ -23,6 +24,11 @@ _read_shown = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool]).
 def sent(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
     """Return what is known of a group, and the group, as bytes. Raises InvalidArgument that names rollout and field."""
     return pack(items, model_step)
+
+
+def sent_from(memory: mmap, items: Sequence[Any], model_step: int | None) -> tuple[bytes, Blob]:
+    """Return what `sent` returns; the group is in this memory, if that has room."""
+    return pack_into(memory, items, model_step)
 
 
 def received(known: bytes, blob: Blob, model_step: int | None) -> Packed | list[Any]:

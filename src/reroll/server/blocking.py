@@ -8,7 +8,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from reroll.buffer.plain_calls import BlockingBatch, BlockingLease, blocking
+from reroll.buffer.plain_calls import BlockingBatch, blocking, lending
 from reroll.errors import Closed
 from reroll.server.client import Client
 
@@ -30,6 +30,7 @@ class BlockingClient:
     release = blocking(Client.release)
     advance = blocking(Client.advance)
     get = blocking(Client.get)
+    lease = lending(Client.lease)
     take_batch = blocking(Client.take_batch)
     sample = blocking(Client.sample)
     is_ready = blocking(Client.is_ready)
@@ -63,11 +64,6 @@ class BlockingClient:
 
     def __len__(self) -> int:
         return len(self._target)
-
-    @wraps(Client.lease)
-    def lease(self, *args: Any, **kwargs: Any) -> BlockingLease:
-        """Lend groups: `with client.lease(...) as batch: ...; batch.ack()`, or `batch = client.lease(...).take()`."""
-        return BlockingLease(self._run, lambda: self._target.lease(*args, **kwargs))
 
     @wraps(Client.batches)
     def batches(self, *args: Any, **kwargs: Any) -> Iterator[BlockingBatch]:

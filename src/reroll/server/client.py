@@ -227,7 +227,7 @@ class Client:
         return samples
 
     @same_words(ReplayBuffer.lease)
-    def lease(self, task_batch_sizes: Mapping[str, int], **options: Any) -> Lease:
+    def lease(self, /, task_batch_sizes: Mapping[str, int], **options: Any) -> Lease:
         return Lease(lambda: self._lend(task_batch_sizes, options))
 
     def batches(

@@ -8,8 +8,6 @@ worker    `RerollRolloutWorker`: a buffer between an asynchronous worker and its
 Unlike the drop-ins beside it, this needs the framework: `pip install 'reroll[trl]'`.
 """
 
-from typing import Any
-
 try:
     import trl as _trl  # noqa: F401
 except ImportError as error:
@@ -17,13 +15,6 @@ except ImportError as error:
 
 from reroll.integrations.trl.memory import GroupMemory
 from reroll.integrations.trl.replay import ReplayGRPOTrainer, ReplayMixin
+from reroll.integrations.trl.worker import RerollRolloutWorker
 
 __all__ = ["GroupMemory", "ReplayGRPOTrainer", "ReplayMixin", "RerollRolloutWorker"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "RerollRolloutWorker":  # over what TRL calls experimental, and warns of
-        from reroll.integrations.trl.worker import RerollRolloutWorker  # noqa: PLC0415
-
-        return RerollRolloutWorker
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

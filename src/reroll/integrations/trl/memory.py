@@ -4,6 +4,7 @@ It follows the trainer's steps and checkpoints as a callback, and knows neither 
 """
 
 import warnings
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ from reroll.engine.selectors.specs import Prioritized
 from reroll.errors import InvalidConfig
 from reroll.rollout import Rollout
 
+Config = ReplayBufferConfig | Mapping[str, Any]
+"""What a buffer is made from; a mapping is completed by defaults."""
 TASK: Final = "train"
 FOLDER: Final = "replay_buffer"
 """Where a checkpoint of the trainer has a buffer that is in memory."""
@@ -25,9 +28,14 @@ DEFAULTS: Final = ReplayBufferConfig(
 )
 
 
-def kept_steps(args: Any) -> int:
-    """Return for how many training steps a durable buffer has to be able to go back: to the checkpoint before the last."""
-    return max(64, 2 * int(args.save_steps))
+def completed(config: Config, defaults: ReplayBufferConfig, args: Any) -> ReplayBufferConfig:
+    """Return a mapping with the defaults that it leaves out, and any configuration able to go back to a checkpoint."""
+    if isinstance(config, Mapping):
+        told = {"seed": args.seed, **defaults.model_dump(exclude_unset=True), **config}
+        config = type(defaults)(**told)
+    if config.store is None or config.max_uncommitted_steps is not None:
+        return config
+    return config.model_copy(update={"max_uncommitted_steps": max(64, 2 * int(args.save_steps))})
 
 
 class GroupMemory(TrainerCallback):
@@ -40,22 +48,15 @@ class GroupMemory(TrainerCallback):
 
     """
 
-    def __init__(
-        self, trainer: Any, config: ReplayBufferConfig | Mapping[str, Any], share: float | None = None
-    ) -> None:
+    def __init__(self, trainer: Any, config: Config, share: float | None = None) -> None:
         if share is not None and not 0 < share <= 1:
             raise InvalidConfig(f"replay_share is a part of a batch, above 0 and at most 1, not {share}")
-        if isinstance(config, Mapping):
-            told = {"seed": trainer.args.seed, **DEFAULTS.model_dump(exclude_unset=True), **config}
-            if told.get("store"):
-                told.setdefault("max_uncommitted_steps", kept_steps(trainer.args))
-            config = ReplayBufferConfig(**told)
+        config = completed(config, DEFAULTS, trainer.args)
         if config.capacity is not None and config.remover is None:
-            raise InvalidConfig(
-                "the trainer would wait for itself when the buffer is full: give it remover='fifo'"
-            )
+            raise InvalidConfig("the trainer would wait for itself at a full buffer: give remover='fifo'")
         self._trainer, self._config, self._share = trainer, config, share
-        self._lent: list[tuple[int, Any]] = []
+        # What was drawn, and after which of the trainer's micro-batches it is trained.
+        self._lent: deque[tuple[int, Any]] = deque()
         self.buffer: BlockingReplayBuffer = config.build_blocking()
 
     def exchange(self, groups: Sequence[list[Rollout]], signals: Sequence[float]) -> dict[int, list[Rollout]]:
@@ -64,15 +65,14 @@ class GroupMemory(TrainerCallback):
         A signal says how much a group teaches; those of 0 are not kept.
         """
         step, least = self._trainer.state.global_step, sorted(range(len(groups)), key=signals.__getitem__)
-        wanted = [number for number in least if not signals[number]]
-        if self._share is not None:
-            wanted = least[: round(self._share * len(groups))]
+        tied = signals.count(0.0)
+        wanted = least[: tied if self._share is None else round(self._share * len(groups))]
         given = self._drawn(len(wanted), step + 1) if wanted else []
         for group, signal in zip(groups, signals, strict=True):
             if signal:
                 priority = None if self._config.priority_signal else signal
                 self.buffer.put(group, TASK, model_step=step, priority=priority, tags=MADE_HERE, timeout=0)
-        metrics = {"groups": len(given), "without_signal": signals.count(0.0), "size": len(self.buffer)}
+        metrics = {"groups": len(given), "without_signal": tied, "size": len(self.buffer)}
         if given:
             metrics["staleness"] = sum(sample.info.staleness for sample in given) / len(given)
         for name, value in metrics.items():
@@ -101,10 +101,8 @@ class GroupMemory(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count the uses of what this step was the last to train."""
-        for done_at, batch in self._lent:
-            if done_at <= self._trainer._step:
-                batch.ack(train_step=state.global_step)
-        self._lent = [lent for lent in self._lent if lent[0] > self._trainer._step]
+        while self._lent and self._lent[0][0] <= self._trainer._step:
+            self._lent.popleft()[1].ack(train_step=state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Tell that the trainer's checkpoint is on disk."""
@@ -116,8 +114,7 @@ class GroupMemory(TrainerCallback):
             self._lent.pop()[1].nack()
 
     def _drawn(self, number: int, step: int) -> list[Any]:
-        lease: Any = self.buffer.lease
-        batch = lease({TASK: number}, train_step=step).take()
+        batch = self.buffer.lease({TASK: number}, train_step=step).take()
         spans = self._trainer.args.steps_per_generation * self._trainer.num_iterations
         self._lent.append((self._trainer._step + spans, batch))
         return list(batch.samples[TASK])

@@ -9,16 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from reroll.buffer.blocking import BlockingReplayBuffer
-from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidConfig
-from reroll.integrations.trl.memory import GroupMemory
+from reroll.integrations.trl.memory import Config, GroupMemory
 from reroll.integrations.trl.rows import LOGPROBS, TOTAL, batch_of, loss_mask, rollouts_of
 
 _Trainer: Any = GRPOTrainer if TYPE_CHECKING else object
@@ -41,7 +39,7 @@ class ReplayMixin(_Trainer):
     def __init__(
         self,
         *args: Any,
-        replay_buffer: ReplayBufferConfig | Mapping[str, Any] | None = MappingProxyType({}),
+        replay_buffer: Config | None = MappingProxyType({}),
         replay_share: float | None = None,
         **kwargs: Any,
     ) -> None:
@@ -63,13 +61,9 @@ class ReplayMixin(_Trainer):
     def _refuse_what_cannot_be_replayed(self) -> None:
         columns = getattr(self.train_dataset, "column_names", None) or ()
         if images := {"image", "images"}.intersection(columns):
-            raise InvalidConfig(
-                f"{sorted(images)} of the data set cannot be replayed: give replay_buffer=None"
-            )
+            raise InvalidConfig(f"{images} of the data cannot be replayed: give replay_buffer=None")
         if self.args.sync_ref_model and self.beta:
-            raise InvalidConfig(
-                "replayed groups have log-probs of the first reference: give sync_ref_model=False"
-            )
+            raise InvalidConfig("replayed groups have log-probs of one reference: give sync_ref_model=False")
 
     # --- what TRL calls
 
@@ -105,8 +99,7 @@ class ReplayMixin(_Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self._memory is not None:  # first, so that a whole checkpoint of the trainer always has it
-            folder = Path(self._get_output_dir(trial=trial))
-            self._memory.save(folder / f"checkpoint-{self.state.global_step}")
+            self._memory.save(Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}"))
         super()._save_checkpoint(model, trial)
 
     # ---
@@ -126,12 +119,10 @@ class ReplayMixin(_Trainer):
             return batch
         rows = [row for number, group in enumerate(groups) for row in given.get(number, group)][mine]
         fresh = [number not in given for number in range(len(groups)) for _ in range(size)][mine]
-        if not all(fresh):
-            replayed = batch_of(rows, known, self._tokenizer.pad_token_id, self.pad_to_multiple_of)
-            if LOGPROBS not in batch:
-                replayed[_ON_POLICY] = torch.tensor(fresh, device=self.accelerator.device)
-            batch = replayed
-        return {**batch, TOTAL: self.accelerator.gather(loss_mask(batch).sum()).sum()}
+        mixed = batch_of(rows, known, self._tokenizer.pad_token_id, self.pad_to_multiple_of)
+        if LOGPROBS not in batch:
+            mixed[_ON_POLICY] = torch.tensor(fresh, device=self.accelerator.device)
+        return {**mixed, TOTAL: self.accelerator.gather(loss_mask(mixed).sum()).sum()}
 
     def _logprobs_of(self, batch: Mapping[str, Any]) -> Any:
         """Return the log-probs of completions by the policy that has just made them."""
@@ -149,7 +140,7 @@ class ReplayMixin(_Trainer):
         high = scores.nan_to_num(nan=-torch.inf).amax(dim=1)
         low = scores.nan_to_num(nan=torch.inf).amin(dim=1)
         differs = ((high > low) & ~torch.isclose(high, low)).any(dim=1).tolist()
-        means = [np.mean([abs(row.extra_fields["advantages"]) for row in group]) for group in groups]
+        means = [sum(abs(row.extra_fields["advantages"]) for row in group) / len(group) for group in groups]
         return [float(mean) if telling else 0.0 for mean, telling in zip(means, differs, strict=True)]
 
 

@@ -16,8 +16,9 @@ from reroll.rollout import Rollout, Status
 
 LOGPROBS: Final = "old_per_token_logps"
 TOTAL: Final = "num_items_in_batch"
-_FIELDS: Final = ("prompt_ids", "prompt_mask", "completion_ids", LOGPROBS, TOTAL)
-"""What a rollout has a field of its own for, or what is not of a row."""
+"""What is of a whole batch, and of no row."""
+_FIELDS: Final = {"completion_ids": "response_ids", LOGPROBS: "logprobs"}
+"""What a rollout has a field of another name for."""
 _PADDING: Final = {"tool_mask": 1, "importance_sampling_ratio": 1}
 
 
@@ -26,34 +27,28 @@ def loss_mask(batch: Mapping[str, Any]) -> Any:
     return batch["completion_mask"] * batch.get("tool_mask", 1)
 
 
+def score_of(reward: float | None) -> float | None:
+    """Return a reward as a rollout has it: None where TRL has NaN, for what nobody could score."""
+    return None if reward is None or np.isnan(reward) else reward
+
+
 def rollouts_of(batch: Mapping[str, Any], lengths: Sequence[int], rewards: Sequence[float]) -> list[Rollout]:
     """Return each row as a rollout. Raises InvalidArgument for a batch with values that belong to no row or token."""
-    rows = {name: value for name, value in batch.items() if name != TOTAL}
-    odd = [name for name, value in rows.items() if not torch.is_tensor(value) or value.ndim > 2]
-    if odd or any(len(value) != len(lengths) for value in rows.values()):
-        raise InvalidArgument(
-            f"images or other values of no row or token cannot be replayed: {odd or list(rows)}"
-        )
-    rows = {name: value.detach().cpu() for name, value in rows.items()}
-    rows["loss_mask"] = loss_mask(rows)
+    columns = {name: value for name, value in batch.items() if name != TOTAL}
+    odd = [name for name, value in columns.items() if not torch.is_tensor(value) or value.ndim > 2]
+    if odd or any(len(value) != len(lengths) for value in columns.values()):
+        raise InvalidArgument(f"of no row or token (images?), so it cannot be replayed: {odd or [*columns]}")
+    columns = {name: value.detach().cpu() for name, value in columns.items()}
+    prompts, masks = columns.pop("prompt_ids"), columns.pop("prompt_mask").bool()
     made = []
     for row, (length, reward) in enumerate(zip(lengths, rewards, strict=True)):
-        prompt = rows["prompt_ids"][row][rows["prompt_mask"][row].bool()]
-        of = {
+        rest = {
             name: _plain(value[row, :length] if value.ndim == 2 else value[row])
-            for name, value in rows.items()
+            for name, value in columns.items()
         }
-        made.append(
-            Rollout(
-                prompt_ids=_plain(prompt),
-                response_ids=of["completion_ids"],
-                logprobs=of[LOGPROBS],
-                response_mask=of.pop("loss_mask"),
-                reward=reward if reward == reward else None,  # noqa: PLR0124  (NaN: nobody could score it)
-                status=Status.COMPLETED,
-                extra_fields={name: value for name, value in of.items() if name not in _FIELDS},
-            )
-        )
+        told = {field: rest.pop(name) for name, field in _FIELDS.items()}
+        told |= {"prompt_ids": _plain(prompts[row][masks[row]]), "response_mask": loss_mask(rest)}
+        made.append(Rollout(**told, reward=score_of(reward), status=Status.COMPLETED, extra_fields=rest))
     return made
 
 
@@ -64,29 +59,26 @@ def batch_of(
 
     Raises InvalidArgument for rollouts that lack one of the names.
     """
-    rest = [name for name in like if name not in _FIELDS]
-    if lacking := [name for name in rest if any(name not in one.extra_fields for one in rollouts)]:
-        raise InvalidArgument(
-            f"the store has groups of other settings, without {lacking}: give this run another one"
-        )
-    values: dict[str, list[Any]] = {
-        "prompt_ids": [one.prompt_ids for one in rollouts],
-        "prompt_mask": [np.ones_like(one.prompt_ids) for one in rollouts],
-        "completion_ids": [one.response_ids for one in rollouts],
-        LOGPROBS: [one.logprobs for one in rollouts],
-        **{name: [one.extra_fields[name] for one in rollouts] for name in rest},
-    }
+    rows = [_by_name(one) for one in rollouts]
+    names = [name for name in like if name != TOTAL]
+    if lacking := [name for name in names if any(name not in row for row in rows)]:
+        raise InvalidArgument(f"the store has groups without {lacking}, of other settings: give another one")
     padding = {"prompt_ids": pad_token_id, "completion_ids": pad_token_id, **_PADDING}
     made = {}
-    for name, arrays in values.items():
-        rows = [torch.tensor(array).to(like[name]) for array in arrays]
-        if rows[0].ndim == 0:
-            made[name] = torch.stack(rows)
+    for name in names:
+        column = [torch.tensor(row[name]).to(like[name]) for row in rows]
+        if column[0].ndim == 0:
+            made[name] = torch.stack(column)
             continue
-        is_one = all(len(row) == 1 for row in rows)  # for a whole completion: repeated for each token
+        is_one = all(len(value) == 1 for value in column)  # for a whole completion: repeated for each token
         side = "left" if name.startswith("prompt") else "right"
-        made[name] = pad(rows, padding.get(name, 0), side, None if is_one else multiple)
+        made[name] = pad(column, padding.get(name, 0), side, None if is_one else multiple)
     return made
+
+
+def _by_name(one: Rollout) -> dict[str, Any]:
+    prompt = {"prompt_ids": one.prompt_ids, "prompt_mask": np.ones_like(one.prompt_ids)}
+    return {**one.extra_fields, **prompt, **{name: getattr(one, field) for name, field in _FIELDS.items()}}
 
 
 def _plain(value: Any) -> Any:

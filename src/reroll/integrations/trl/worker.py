@@ -1,101 +1,94 @@
 """RerollRolloutWorker: a buffer between a rollout worker of TRL and its asynchronous trainer.
 
 A thread makes whole groups of the worker's samples and puts them; the trainer gets them through the queue that it knows.
-What a training step has used is told by the trainer's own collator, which the loader runs ahead of the steps.
+It counts how many samples a step has trained, and gets them in order: that tells which groups are consumed.
 """
 
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from itertools import count
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from transformers import TrainerCallback
-from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.codec import register
-from reroll.config import AsyncReplayBufferConfig, ReplayBufferConfig
+from reroll.config import AsyncReplayBufferConfig
 from reroll.errors import InvalidArgument, WaitTimeout
-from reroll.integrations.trl.memory import TASK, kept_steps
+from reroll.integrations.trl.memory import TASK, Config, completed
+from reroll.integrations.trl.rows import score_of
 from reroll.rollout import Rollout, Status
 
 _NOTE: Final = "reroll"
 """Where the trainer's state, and so its checkpoint, has what was trained."""
+_NOTHING: Final = {"first": 0, "others": (), "begun": (), "version": 0}
 _LOOK_S: Final = 0.25
 """How often a wait looks whether it is still wanted: TRL's queues cannot be woken."""
 
-_NOT_BEGUN: Final = (-1, 0)
-"""In place of a group that a checkpoint has trained in part, and of how many of its samples."""
-register(RolloutSample)
-
 
 class RerollRolloutWorker(TrainerCallback):
-    """Give it to AsyncGRPOTrainer in place of `worker`, and call `attach(trainer)` before `train()`.
+    """Takes the place of the worker of an AsyncGRPOTrainer, and gets samples from it. Make it before `train()`.
 
     Args:
-        worker: what makes samples: TRL's AsyncRolloutWorker, or your own of its protocol.
-        replay_buffer: what the buffer is made from. With a `store`, nothing is lost by a crash.
-        group_size: how many samples each group has, if that is known; None: a group is whole when the next one begins.
+        trainer: with TRL's own worker, or with yours.
+        replay_buffer: what the buffer is made from; a mapping is completed by defaults. With a `store`, nothing is lost by
+            a crash.
+        group_size: how many samples each group has, for a worker that mixes those of several groups; None: a group is
+            whole when the next one begins, as with TRL's own.
 
     """
 
     replay_buffer: BlockingReplayBuffer
-    """On the main rank, from `attach` on."""
+    """On the main rank; the others have none, and get their samples from it."""
 
     def __init__(
-        self,
-        worker: Any,
-        replay_buffer: ReplayBufferConfig | Mapping[str, Any] | None = None,
-        group_size: int | None = None,
+        self, trainer: Any, replay_buffer: Config | None = None, group_size: int | None = None
     ) -> None:
-        if not isinstance(replay_buffer, ReplayBufferConfig):
-            replay_buffer = AsyncReplayBufferConfig(**{"capacity": 256, **(replay_buffer or {})})
-        self._worker, self._config, self._group_size = worker, replay_buffer, group_size
-        self.rollout_buffer, self.metrics_queue = self, worker.metrics_queue
-        self._trainer: Any = None
-        self._failure: Exception | None = None
-        self._stopping, self._thread = threading.Event(), threading.Thread()
+        if not hasattr(trainer, "_step_samples"):
+            raise InvalidArgument("RerollRolloutWorker needs an AsyncGRPOTrainer of TRL 1.16 or newer")
+        if not trainer.accelerator.is_main_process:
+            return
+        from trl.experimental.async_grpo.async_rollout_worker import RolloutSample  # noqa: PLC0415  (it warns)
+
+        register(RolloutSample)
+        # In steps, where TRL counts versions, which come every so many steps.
+        oldest = (trainer.args.max_staleness + 1) * trainer.args.weight_sync_steps - 1
+        config = completed(replay_buffer or {}, AsyncReplayBufferConfig(capacity=256), trainer.args)
+        age = oldest if config.max_age is None else min(oldest, config.max_age)
+        self.replay_buffer = config.model_copy(update={"max_age": age}).build_blocking()
+        self._trainer, self._worker, self._group_size = trainer, trainer.rollout_worker, group_size
+        self._is_durable = config.store is not None
+        self._step = self._first = 0
+        self._pool, self._stopping = ThreadPoolExecutor(1, "reroll-feed"), threading.Event()
         # By TRL's number: the last training step, which is the version of reroll.
         self._versions: dict[int, int] = {}
         # What is left of the group that was handed out last; and the position, size and lease of those not trained yet.
         self._left: deque[Any] = deque()
         self._lent: deque[tuple[int, int, Any]] = deque()
-        # How many samples the micro-batches have that are not trained yet, and how many of the first group are.
-        self._collated: deque[int] = deque()
-        self._surplus, self._begun = 0, _NOT_BEGUN
-
-    def attach(self, trainer: Any) -> Self:
-        """Follow this trainer's steps and checkpoints."""
-        self._trainer = trainer
-        if trainer.accelerator.is_main_process:
-            # In steps, where TRL counts versions, which come every so many steps.
-            age = (trainer.args.max_staleness + 1) * trainer.args.weight_sync_steps - 1
-            told = {"max_age": age if self._config.max_age is None else min(age, self._config.max_age)}
-            if self._config.store and self._config.max_uncommitted_steps is None:
-                told["max_uncommitted_steps"] = kept_steps(trainer.args)
-            self.replay_buffer = self._config.model_copy(update=told).build_blocking()
-            trainer._trained_groups = _Collated(self._collated)
-            # Before TRL's own: the buffer goes back before the worker starts, and is told of uses before versions.
-            trainer.callback_handler.callbacks.insert(0, self)
-        return self
+        # How many samples of the first of them are trained.
+        self._surplus = 0
+        self.metrics_queue = self._worker.metrics_queue
+        self.rollout_buffer = trainer.rollout_worker = trainer.rollout_queue = self
+        # Before TRL's own: the buffer goes back before the worker starts, and is told of uses before versions.
+        trainer.callback_handler.callbacks.insert(0, self)
 
     # --- what the trainer calls of a worker, and of its queue
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the next sample. Raises queue.Empty after the timeout."""
         while not self._left:
-            lease: Any = self.replay_buffer.lease
+            lease = self.replay_buffer.lease({TASK: 1}, wait=True, timeout=timeout, train_step=self._step + 1)
             try:
-                batch = lease({TASK: 1}, wait=True, timeout=timeout, train_step=self._step + 1).take()
+                batch = lease.take()
             except WaitTimeout:
                 raise queue.Empty from None
             (group,) = batch.groups[TASK]
-            if self._begun[0] == group[0].group_id:  # its first samples are in the checkpoint
-                group, self._begun = group[self._begun[1] :], _NOT_BEGUN
-            self._lent.append((group[0].group_id, len(group), batch))
+            position = group[0].group_id
+            group = group[self._begun.pop(position, 0) :]
+            self._lent.append((position, len(group), batch))
             self._left.extend(group)
         one, args = self._left.popleft(), self._trainer.args
         # TRL looks at each sample alone, also at those that follow when the version has changed in the middle of a group.
@@ -108,59 +101,49 @@ class RerollRolloutWorker(TrainerCallback):
         return self.replay_buffer.count(TASK, Status.COMPLETED)
 
     def update_model_version(self, model_version: int) -> None:
-        """Advance the buffer. Raises InvalidArgument if it follows no trainer."""
-        if self._trainer is None:
-            raise InvalidArgument("call attach(trainer) before train(): the buffer follows its steps")
+        """Advance the buffer."""
         self._versions[model_version] = self._step
         self._worker.update_model_version(model_version)
         self.replay_buffer.advance(self._step)
 
     def start(self) -> None:
         """Start the worker, and what reads from it."""
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._feed, name="reroll-feed", daemon=True)
-        self._thread.start()
+        self._feeding = self._pool.submit(self._feed)
         self._worker.start()
 
     def stop(self) -> None:
         """Stop both; what was handed out and not trained is given back."""
-        self._stopping.set()
         self._worker.stop()
-        if self._thread.is_alive():
-            self._thread.join()
-        for _, _, batch in self._lent:
-            batch.nack()
-        for rest in (self._lent, self._left, self._collated):
-            rest.clear()
+        self._stopping.set()
+        self._pool.shutdown()
+        while self._lent:
+            self._lent.pop()[-1].nack()
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise what went wrong here, or in the worker."""
-        if self._failure is not None:
-            raise self._failure
+        if self._feeding.done():
+            self._feeding.result()
         self._worker.check_health(stale_after_s)
 
     # --- what it calls of a callback
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Go back to the checkpoint that the trainer starts from, and ask only for what is neither trained nor here."""
-        fresh = {"first": 0, "others": (), "begun": _NOT_BEGUN, "version": 0}
-        note = state.stateful_callbacks.get(_NOTE, fresh)
-        self._step, self._surplus, self._failure, self._begun = state.global_step, 0, None, _NOT_BEGUN
-        self._trained = {*range(note["first"]), *note["others"]}
-        if self._config.store is not None:
+        note = state.stateful_callbacks.get(_NOTE, _NOTHING)
+        self._step, self._trained = state.global_step, {*range(note["first"]), *note["others"]}
+        # By position: how many samples are in the checkpoint of a group that was trained in part.
+        self._begun = dict(note["begun"]) if self._is_durable else {}
+        if self._is_durable:
             self.replay_buffer.rewind(state.global_step)
-            self._begun = tuple(note["begun"])
         self._known = self._trained | {row.group_id for row in self.replay_buffer.query({})}
         self._trainer._groups_before_resume, self._trainer.model_version = len(self._trained), note["version"]
-        self._first = 0
         if (options := getattr(self._worker, "_loop_kwargs", None)) is not None:
             options["dataset_start_index"] = self._first = _gap(self._known)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Acknowledge the groups whose last sample this step has trained, and note for a checkpoint what is trained."""
         self._step = state.global_step
-        every = self._trainer.current_gradient_accumulation_steps
-        self._surplus += sum(self._collated.popleft() for _ in range(every))
+        self._surplus += round(self._trainer._step_samples)
         while self._lent and self._lent[0][1] <= self._surplus:
             position, size, batch = self._lent.popleft()
             self._surplus -= size
@@ -170,7 +153,7 @@ class RerollRolloutWorker(TrainerCallback):
         state.stateful_callbacks[_NOTE] = {
             "first": first,
             "others": sorted(position for position in self._trained if position > first),
-            "begun": (self._lent[0][0], self._surplus) if self._surplus else _NOT_BEGUN,
+            "begun": [(self._lent[0][0], self._surplus)] if self._surplus else [],
             "version": self._trainer.model_version + 1,  # of the weights that this step has made
         }
 
@@ -182,19 +165,22 @@ class RerollRolloutWorker(TrainerCallback):
 
     def _feed(self) -> None:
         groups: dict[int, list[Any]] = {}
-        while not self._stopping.is_set() and self._failure is None:
-            try:
+        ended: set[int] = set()
+        while not self._stopping.is_set():
+            with suppress(queue.Empty):
                 sample = self._worker.rollout_buffer.get(timeout=_LOOK_S)
-            except queue.Empty:
-                continue
-            groups.setdefault(sample.group_id, []).append(sample)
-            size = self._group_size
-            whole = [n for n in groups if (len(groups[n]) >= size if size else n != sample.group_id)]
-            try:
+                now, size = sample.group_id, self._group_size
+                if now in ended:
+                    raise InvalidArgument(
+                        f"group {now} goes on after it was whole: group_size is for workers that mix groups of one size"
+                    )
+                groups.setdefault(now, []).append(sample)
+                whole = [
+                    number for number in groups if (len(groups[number]) == size if size else number != now)
+                ]
                 for number in whole:
                     self._put(self._first + number, groups.pop(number))
-            except Exception as error:  # noqa: BLE001  (told by check_health)
-                self._failure = error
+                ended.update(whole)
 
     def _put(self, position: int, samples: list[Any]) -> None:
         buffer, budget = self.replay_buffer, self._trainer.args.token_budget or 0
@@ -203,37 +189,20 @@ class RerollRolloutWorker(TrainerCallback):
         group = [_rollout_of(sample, position, status) for sample in samples]
         version = self._versions.get(samples[0].model_version, self._step)
         while position not in self._known and not self._stopping.is_set():
-            try:
+            with suppress(WaitTimeout):
                 buffer.release(buffer.reserve(1, TASK, timeout=_LOOK_S))  # as soon as one more may come
                 buffer.put(group, TASK, model_step=version, timeout=_LOOK_S)
                 self._known.add(position)
-            except WaitTimeout:
-                continue
 
 
 def _rollout_of(sample: Any, position: int, status: Status) -> Rollout:
     """Return a sample of the group at this position of the data, whatever it holds: lists or arrays."""
-    reward = sample.metrics.get("reward")
-    known = None if reward != reward else reward  # noqa: PLR0124  (NaN: nobody could score it)
-    told = {"sample": sample}
+    score, told = score_of(sample.metrics.get("reward")), {"sample": sample}
     return Rollout(
-        group_id=position, response_ids=sample.input_ids, reward=known, status=status, extra_fields=told
+        group_id=position, response_ids=sample.input_ids, reward=score, status=status, extra_fields=told
     )
 
 
 def _gap(positions: set[int]) -> int:
     """Return the first position that is not among these."""
-    return next(position for position in count() if position not in positions)
-
-
-class _Collated(set[int]):
-    """The groups that TRL's collator has seen; notes how many samples each micro-batch has."""
-
-    def __init__(self, sizes: deque[int]) -> None:
-        super().__init__()
-        self._sizes = sizes
-
-    def update(self, *groups: Iterable[int]) -> None:
-        ids = [number for part in groups for number in part]
-        self._sizes.append(len(ids))
-        super().update(ids)
+    return min(set(range(len(positions) + 1)) - positions)
