@@ -261,7 +261,8 @@ class Store(Closing):
     def _finish(self) -> None:
         try:
             if self._error is None:
-                self._write_in_place()
+                if self._writing.is_in_use:
+                    self._write_in_place()
                 self._connection.execute("PRAGMA busy_timeout = 0")  # whoever still reads needs the log
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error:
@@ -274,7 +275,7 @@ class Store(Closing):
         """Leave a file as a checkpoint is, which older versions of this read as well."""
         with self._transaction():
             self._writing.write_in_place()
-            self._connection.execute(f"PRAGMA user_version = {schema.FORMAT}")
+            schema.mark(self._connection, schema.FORMAT)
 
 
 class Copy(Closing):
@@ -319,7 +320,6 @@ def _connect_writer(path: Path, sync: Sync) -> sqlite3.Connection:
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page_bytes}")
             connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-            connection.execute(f"PRAGMA user_version = {schema.IN_USE}")
         except BaseException:
             connection.close()
             raise

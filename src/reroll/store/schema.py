@@ -69,7 +69,17 @@ def create(connection: sqlite3.Connection) -> None:
     for table in _TABLES:
         connection.execute(table)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    mark(connection, FORMAT)
+
+
+def mark(connection: sqlite3.Connection, version: int) -> None:
+    """Say which format the file has from this transaction on."""
+    connection.execute(f"PRAGMA user_version = {version}")
+
+
+def is_in_use(connection: sqlite3.Connection) -> bool:
+    """Return whether the file may hold amended rows."""
+    return _number(connection, "user_version") == IN_USE
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:

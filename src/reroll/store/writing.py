@@ -11,7 +11,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
-from reroll.store import amending, seals
+from reroll.store import amending, schema, seals
 from reroll.store.amending import AMENDED, Amended, read_amended, write_amended
 from reroll.store.change import Fact, Net, Row
 from reroll.store.schema import COLUMNS, KIND
@@ -41,6 +41,8 @@ class Writing:
         """Names whose count has changed in this transaction."""
         self._uids = {uid for (uid,) in connection.execute("SELECT uid FROM rows")}
         self._highest = {name: self._highest_uid(name) for name in (ROWS, PAYLOADS)}
+        self.is_in_use = schema.is_in_use(connection)
+        """Whether the file may hold amended rows, and says so."""
         self._amended = Amended()
         for number, uids in amended:
             self._amended.add([uid for uid in uids if uid in self._uids], number)
@@ -98,6 +100,9 @@ class Writing:
         # What a fact has already must come in a later one; also of a row that went and is here again.
         again = [row for row in new if amended and row[0] <= highest]
         if again or len(changed) > amending.FEW or any(row[0] in amended for row in changed):
+            if not self.is_in_use:  # not sooner: a store on a full disk can be opened
+                schema.mark(self._connection, schema.IN_USE)
+                self.is_in_use = True
             changed += again
             number = amended.add([row[0] for row in changed])
             self._write_facts(AMENDED, is_gone=False, facts=[(AMENDED, number, write_amended(changed))])
