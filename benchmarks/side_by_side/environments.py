@@ -85,9 +85,9 @@ def installed(environment: Environment, say: Callable[[str], None]) -> None:
             _install(environment, attempt)
         except CannotInstallError as error:
             failed[_line(attempt)] = str(error)
-            say(f"  failed: {error}")
+            say(f"  {environment.name} failed: {error}")
             continue
-        say(f"  {perf_counter() - start:.0f} s")
+        say(f"  {environment.name}: {perf_counter() - start:.0f} s")
         environment.stamp.write_text(json.dumps({"requirements": _line(attempt), "failed": failed}))
         return
     raise CannotInstallError("; ".join(failed.values()))

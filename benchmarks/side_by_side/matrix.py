@@ -67,6 +67,8 @@ class Section(NamedTuple):
     settings: Sequence[Setting]
     quick: Sequence[Setting]
     rounds: int
+    budget_s: float
+    """When a section has taken so long, no further round begins, unless there were fewer than three."""
     ours: Mapping[str, str] = {}
     """Who of us each peer is compared with; if nobody is named, the first contender."""
     quick_rounds: int = 3
@@ -114,6 +116,7 @@ SECTIONS = (
         _sizes("rows", (10**4, 10**5, 10**6), "rows"),
         _sizes("rows", (10**4,), "rows"),
         rounds=31,
+        budget_s=150,
         ours={"torchrl": "reroll_table", "reverb": "reroll_table"},
     ),
     Section(
@@ -127,6 +130,7 @@ SECTIONS = (
         _sizes("groups", (2000,), "groups"),
         _sizes("groups", (256,), "groups"),
         rounds=21,
+        budget_s=90,
     ),
     Section(
         "c",
@@ -141,6 +145,7 @@ SECTIONS = (
         (_steps(512, 16),),
         (_steps(64, 4),),
         rounds=9,
+        budget_s=300,
         ours={"transfer_queue": "reroll_ray", "ray_queue": "reroll_ray"},
     ),
     Section(
@@ -154,6 +159,7 @@ SECTIONS = (
         _sizes("groups", (50_000,), "groups"),
         _sizes("groups", (5_000,), "groups"),
         rounds=31,
+        budget_s=90,
     ),
     Section(
         "d",
@@ -171,6 +177,7 @@ SECTIONS = (
         _sizes("groups", (1000, 10_000, 100_000), "groups"),
         _sizes("groups", (1000, 10_000), "groups"),
         rounds=7,
+        budget_s=240,
     ),
     Section(
         "d-tables",
@@ -185,6 +192,7 @@ SECTIONS = (
         _sizes("groups", (1000, 10_000, 100_000), "items"),
         _sizes("groups", (1000, 10_000), "items"),
         rounds=7,
+        budget_s=60,
     ),
     Section(
         "e",
@@ -206,6 +214,7 @@ SECTIONS = (
         (Setting("", {"sizes": list(SIZES), "clients": CLIENTS}),),
         (Setting("", {"sizes": list(SIZES), "clients": CLIENTS}),),
         rounds=9,
+        budget_s=360,
         ours={"transfer_queue": "reroll_ray", "ray_queue": "reroll_ray"},
     ),
     Section(
@@ -222,6 +231,7 @@ SECTIONS = (
         _sizes("groups", (2000,), "groups"),
         _sizes("groups", (200,), "groups"),
         rounds=5,
+        budget_s=150,
         quick_rounds=1,
     ),
     Section(
@@ -235,6 +245,7 @@ SECTIONS = (
         _sizes("groups", (2000,), "groups"),
         _sizes("groups", (500,), "groups"),
         rounds=3,
+        budget_s=120,
         quick_rounds=1,
         is_fresh=True,
     ),
@@ -263,6 +274,7 @@ SECTIONS = (
         _sizes("groups", (250,), "groups"),
         _sizes("groups", (250,), "groups"),
         rounds=3,
+        budget_s=120,
         quick_rounds=1,
         is_fresh=True,
     ),
@@ -277,5 +289,6 @@ FOOTPRINT = Section(
     (Setting("", {}),),
     (Setting("", {}),),
     rounds=5,
+    budget_s=60,
     quick_rounds=1,
 )

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
@@ -85,14 +86,19 @@ def _environments(section: Section) -> Sequence[str]:
 def _install(
     names: Sequence[str], say: Callable[[str], None]
 ) -> tuple[dict[str, Environment], dict[str, str]]:
+    """Install two at a time: half of it is waiting."""
     found, missing = {}, {}
-    for name in names:
+
+    def install(name: str) -> None:
         try:
             installed(ENVIRONMENTS[name], say)
             found[name] = ENVIRONMENTS[name]
         except CannotInstallError as error:
             missing[name] = f"cannot be installed: {error}"
             say(f"{name} {missing[name]}")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(install, names))
     return found, missing
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import perf_counter
 
 import results
 from environments import Environment
@@ -12,6 +13,7 @@ from workers import CannotError, HangsError, NoFigureError, Worker
 ANSWER_S = 240.0
 AT_ONCE = 2
 """Contenders that prepare at the same time."""
+FEWEST_ROUNDS = 3
 
 
 class Turns:
@@ -27,6 +29,7 @@ class Turns:
     ) -> None:
         self._section, self._found, self._missing, self._say = section, found, missing, say
         self._rounds = rounds
+        self._last_start = perf_counter() + section.budget_s
         self._workers: dict[str, Worker] = {}
         self._hung: dict[str, HangsError] = {}
         self.about: dict[str, dict[str, str]] = {}
@@ -40,6 +43,8 @@ class Turns:
             for name in ready:
                 taken[name] = []
             for number in range(self._rounds):
+                if number >= FEWEST_ROUNDS and perf_counter() > self._last_start:
+                    break
                 for name in list(ready)[:: -1 if number % 2 else 1]:
                     self._once(name, setting, ready, taken[name])
                     if self._section.is_fresh and number + 1 < self._rounds:
