@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("dev", max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
 settings.register_profile(
     "ci",
-    max_examples=100,
+    max_examples=75,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
