@@ -1,6 +1,7 @@
 """Values, errors and queries as bytes, and back."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,21 @@ def test_bytes_are_values_or_refused(blob):
 def test_what_cannot_be_sent_is_named():
     with pytest.raises(NotStorable, match=r"put\['tags'\]"):
         to_bytes({"tags": object()}, "put")
+
+
+def test_what_is_nested_too_deep_is_said_so():
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"$not": deep}
+    with pytest.raises(NotStorable, match="deep"):
+        to_bytes({"where": deep}, "query")
+
+
+@pytest.mark.parametrize(
+    "value", [{"sizes": {"t": 16}}, {"sizes": {"t": {"u": 1}}}, {"sizes": {1: 2}}, {"a": {"b": [1]}}]
+)
+def test_dicts_in_dicts_come_back_as_they_were(value):
+    assert to_value(to_bytes(value)) == value
 
 
 @pytest.mark.parametrize(

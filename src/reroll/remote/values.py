@@ -38,6 +38,7 @@ for _kind in (
 
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
+_PLAIN_OR_DICT: Final = _PLAIN | {dict}
 _NAMES: Final = frozenset({str})
 _ENCODED: Final = b"R"
 """How the codec begins. As MessagePack that would be a number, and those are never sent so."""
@@ -56,11 +57,18 @@ def to_bytes(value: Any, name: str = "value") -> bytes:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a dict of numbers and names by name, or of such dicts: MessagePack keeps those as they are."""
-    if type(value) is not dict or not _NAMES.issuperset(map(type, value)):
-        return False
-    kinds = set(map(type, value.values()))
-    return kinds <= _PLAIN or all(type(inner) in _PLAIN or _is_plain(inner) for inner in value.values())
+    """Return whether a value is a dict of numbers and names, or of dicts of these: MessagePack keeps such as they are."""
+    return _is_flat(value, _PLAIN_OR_DICT) and all(
+        _is_flat(inner, _PLAIN) for inner in value.values() if type(inner) is dict
+    )
+
+
+def _is_flat(value: Any, kinds: frozenset[type]) -> bool:
+    return (
+        type(value) is dict
+        and _NAMES.issuperset(map(type, value))
+        and kinds.issuperset(map(type, value.values()))
+    )
 
 
 def to_value(blob: Blob) -> Any:
