@@ -77,7 +77,7 @@ def test_charts_receive_what_happens(browser):
         page.wait_for_selector("#occupancy .main-svg")
         newest = "document.querySelector('#occupancy').data?.[0].y.at(-1)"
         until(page, f"{newest} === 12")
-        until(page, "document.querySelector('.tile .value').textContent === '12'")
+        until(page, "document.querySelector('.tile .value')?.textContent === '12'")
 
         hosted.do(hosted.buffer.take_batch({"math": 5}, train_step=2))
         until(page, f"{newest} === 7")
@@ -205,7 +205,7 @@ def test_fifty_thousand_groups_are_looked_at_by_page(browser):
         with visit(browser, hosted.address) as seen:
             page = seen.page
             wait_for_rows(page, 25)
-            until(page, "document.querySelector('.tile .value').textContent === '50,000'")
+            until(page, "document.querySelector('.tile .value')?.textContent === '50,000'")
             for _ in range(3):
                 page.click("#later")
             until(page, "document.querySelector('#range').textContent.startsWith('76\u2013100 of 50,000')")
