@@ -54,7 +54,8 @@ def test_what_trls_own_worker_makes_is_trained_whole_and_once(tmp_path):
     with serving() as server:
         worker = train_served(tmp_path, url=server.url, **OPTIONS)
     groups = trained_groups(tmp_path)
-    assert len(groups) >= 7
+    # How many fit into a step depends on their lengths, and on what has come by then.
+    assert sum(groups.values()) >= OPTIONS["max_steps"]
     assert whole_but_one(groups), groups
     assert len(server.asked) >= GROUP * len(groups)
 
