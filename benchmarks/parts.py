@@ -3,8 +3,7 @@
     python benchmarks/parts.py [--rounds 40]
 
 Processor time of each part for one group, all of them warm: in a real server, where threads take turns and the bytes were
-written by another processor, the same parts take two to three times as long (the columns of processor time in
-`benchmarks/server.py`). The limits are what nobody can save: to copy the bytes, and to look at each once.
+written by another processor, the same parts take about twice as long. The limits are what nobody can save: to copy the bytes, and to look at each once.
 """
 
 import argparse
