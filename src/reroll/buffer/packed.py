@@ -57,7 +57,9 @@ class _Known(msgspec.Struct, array_like=True, frozen=True):
             and max(measure.bits) <= _MOST_BITS
             and isfinite(measure.score)
         ):
-            raise InvalidArgument("what is told of these rollouts cannot be: it does not fit together")
+            raise InvalidArgument(
+                "what is told of these rollouts cannot be: it does not fit together; use the same reroll on both sides"
+            )
         versions = self.versions
         return GroupSummary(
             status=self.status,
@@ -133,7 +135,9 @@ def unpack(known: bytes, blob: Blob, *, partial: bool) -> Packed | list[Any]:
     try:
         read = _read_known(known)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise InvalidArgument(f"what is told of these rollouts cannot be: {error}") from None
+        raise InvalidArgument(
+            f"what is told of these rollouts cannot be: {error}; use the same reroll on both sides"
+        ) from None
     summary = read.summary(len(blob))  # what is held, whatever was told
     if count_plain_rollouts(blob, partial=partial) != summary.num_rollouts:
         rollouts = decode(blob)
