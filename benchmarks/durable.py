@@ -16,7 +16,7 @@ from measure import Timing
 from reroll import AsyncReplayBufferConfig, ReplayBufferConfig
 from reroll.codec import encode
 from reroll.store import COLUMNS
-from reroll.store.durable import LOG_BYTES
+from reroll.store.folding import LOG_BYTES
 from reroll.store.schema import PAGE_BYTES, TYPES
 
 PRODUCERS = 8

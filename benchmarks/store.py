@@ -22,7 +22,7 @@ from time import perf_counter
 from measure import print_table
 from reporting import Claim, arguments, conclude, print_title, versions
 from reroll.store import COLUMNS, Change, open_saved, open_store, write_checkpoint
-from reroll.store.durable import LOG_BYTES
+from reroll.store.folding import LOG_BYTES
 from reroll.store.schema import PAGE_BYTES, TYPES
 
 BLOB_BYTES = 65_536

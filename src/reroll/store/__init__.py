@@ -12,6 +12,7 @@
     saved        a file to read, at rest or in use
     checkpoint   a file as a whole, written beside and renamed
     durable      a file that is written all the time, by one thread with group commit
+    folding      its log into the file, in another thread
 
 It knows nothing of what it stores: no status, no limit, no order but that of uids. Nothing that it reads is ever run.
 """

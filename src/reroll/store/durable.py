@@ -15,11 +15,12 @@ from queue import SimpleQueue
 from typing import Literal, TypeAlias
 
 from reroll.errors import Closed, RerollError
-from reroll.store import schema
+from reroll.store import folding, schema
 from reroll.store.change import Change, Row, net
 from reroll.store.checkpoint import lock_directory, write_checkpoint, write_file
 from reroll.store.closing import Closing
 from reroll.store.connections import connect, failed, reading, writing
+from reroll.store.folding import Folding
 from reroll.store.lock import DirectoryLock
 from reroll.store.reading import Damaged, Reading
 from reroll.store.saved import Saved
@@ -29,8 +30,6 @@ from reroll.store.writing import Writing
 Sync: TypeAlias = Literal["os", "disk"]
 Done: TypeAlias = Callable[[BaseException | None], None]
 
-LOG_BYTES = 64 << 20
-"""The log goes into the file when it has grown to this."""
 COMMIT_BYTES = 16 << 20
 """A commit ends with the change that reaches this, so that the first of a long queue do not wait for the last."""
 _SYNCHRONOUS = {"os": "NORMAL", "disk": "FULL"}
@@ -80,6 +79,7 @@ class Store(Closing):
         self._idle_readers: list[sqlite3.Connection] = []
         self._commits = 0
         self._connection = _connect_writer(path, sync)
+        self._folding = Folding(path)
         self._writing = Writing(self._connection, counts, amended)
         self._thread = threading.Thread(target=self._run, name=f"reroll store {path}", daemon=True)
         self._thread.start()
@@ -116,6 +116,7 @@ class Store(Closing):
 
     def _run(self) -> None:
         while batch := self._next_batch():
+            num_bytes = sum(memoryview(blob).nbytes for change, _ in batch for _, blob in change.payloads)
             if self._error is None:
                 try:
                     self._commit([change for change, _ in batch])
@@ -128,6 +129,8 @@ class Store(Closing):
                     trace = error.__traceback__
                     threading.excepthook(threading.ExceptHookArgs((type(error), error, trace, self._thread)))
             del batch  # payloads go as soon as they are written
+            if self._error is None:
+                self._folding.committed(self._connection, num_bytes)
         self._finish()
 
     def _next_batch(self) -> list[tuple[Change, Done]]:
@@ -259,6 +262,7 @@ class Store(Closing):
             self._thread.join()
 
     def _finish(self) -> None:
+        self._folding.close()
         try:
             if self._error is None:
                 if self._writing.is_in_use:
@@ -317,9 +321,7 @@ def _connect_writer(path: Path, sync: Sync) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[sync]}")
-            (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-            connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page_bytes}")
-            connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+            folding.prepare(connection)
         except BaseException:
             connection.close()
             raise
