@@ -1,13 +1,13 @@
 """One group: its rollouts, and what is known of each member without looking at it again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from reroll.codec import decode
-from reroll.rollout import GroupSummary, Status, expire, read_status, stamp, write_status
+from reroll.rollout import GroupSummary, Rollout, Status, expire, read_status, stamp, write_status
 from reroll.rollout.foreign import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.measure import Measure
 from reroll.rollout.staleness import write_same_staleness, write_staleness
@@ -87,7 +87,6 @@ class Group:
         # What was done to the rollouts since they were encoded; written down where they are kept on disk.
         self.applied = _NOTHING
         self.emptied: dict[int, int] | None = None
-        self.prompts: int | None = None  # tokens of the prompts, where they cannot be counted
         self._recorded = _NEVER
         self.learn(summary, told_at)
 
@@ -97,6 +96,7 @@ class Group:
         # each, and a batch has hundreds.
         self._told_at = told_at
         self._recorded = _NEVER
+        self.prompts = summary.prompt_tokens  # None: not counted yet
         self.versions = summary.member_versions
         self.trainable = summary.member_newest_trainable
         self.version_tokens = summary.version_tokens
@@ -226,8 +226,7 @@ class Group:
     def load(self, items: list[Any]) -> None:
         """Have the rollouts again, as they were encoded; what was done to them since is done once more."""
         self.applied.to(items)
-        for item in items:
-            write_if_present(item, "group_uid", self.uid)
+        tell_uid(items, self.uid)
         self._items = items
         self._packed = None  # last, for whoever saves reads this first, in another thread
         if self.emptied:
@@ -247,6 +246,15 @@ class Group:
     def encoded(self) -> None:
         """Learn that the rollouts were encoded as they are now."""
         self.applied, self.emptied = _NOTHING, None
+
+
+def tell_uid(rollouts: Iterable[Any], uid: int) -> None:
+    """Let rollouts know which group they are of, where they have a field for it."""
+    for rollout in rollouts:
+        if type(rollout) is Rollout:
+            rollout.group_uid = uid
+        else:
+            write_if_present(rollout, "group_uid", uid)
 
 
 _NOTHING = Applied()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reroll.buffer.expiring import Expiring
-from reroll.buffer.group import Group
+from reroll.buffer.group import Group, tell_uid
 from reroll.buffer.handed import Handed
 from reroll.buffer.packed import Packed
 from reroll.buffer.patch import patch_members
@@ -26,7 +26,6 @@ from reroll.engine.uses import used_of
 from reroll.errors import InvalidArgument, Superseded, UncommittedWarning
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
-from reroll.rollout.foreign import write_if_present
 from reroll.sample import sample_infos
 
 
@@ -127,8 +126,7 @@ class Groups(Expiring):
             group.pack(put.items.blob)
             group.prompts, group.applied = put.items.prompt_tokens, applied
         else:
-            for item in put.items:
-                write_if_present(item, "group_uid", uid)
+            tell_uid(put.items, uid)
             group = Group(uid, put.items, put.summary, put.step())
             if put.task.settings.is_durable:
                 group.applied = applied

@@ -23,6 +23,7 @@ from reroll.rollout import (
     combine,
     is_too_stale,
     look_at_all,
+    summarize,
     version_staleness,
 )
 from reroll.rollout.foreign import read_integer
@@ -201,9 +202,12 @@ def look(
         items = decode(items.blob)
     if type(items) is not list and (isinstance(items, str | bytes) or not isinstance(items, Sequence)):
         raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
-    rollouts, members = list(items), look_at_all(items, model_step)
-    if rules.on_failed == "drop_member":
+    rollouts = list(items)
+    summary = summarize(rollouts, model_step=model_step)
+    if rules.on_failed == "drop_member" and summary.status is Status.FAILED:
+        members = look_at_all(rollouts, model_step)
         healthy = [place for place, member in enumerate(members) if member.status is not Status.FAILED]
         if len(healthy) >= rules.min_group_size:
             rollouts, members = [rollouts[place] for place in healthy], [members[place] for place in healthy]
-    return rollouts, combine(members, find_group_id(rollouts))
+            summary = combine(members, find_group_id(rollouts))
+    return rollouts, summary

@@ -24,7 +24,7 @@ from reroll.engine.state import FORMAT
 from reroll.engine.task import STATUSES
 from reroll.errors import CorruptData, InvalidConfig, StoreError, UnsupportedFormat
 from reroll.query import Scalar
-from reroll.rollout.group import look_at_all
+from reroll.rollout.group import check
 
 KIND: Final = "replay buffer"
 
@@ -242,7 +242,7 @@ def rollouts(decoded: Any, group: Group) -> list[Any]:
         raise CorruptData(f"{expected} rollouts were expected, not {what}")
     try:
         # As they were put, without what the put did to them: tokens may lack a version until that is done again.
-        look_at_all(decoded, group.applied.model_step)
+        check(decoded, model_step=group.applied.model_step)
     except Exception as error:
         raise CorruptData(f"these are no rollouts: {error}") from error
     return decoded

@@ -54,6 +54,7 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
     "remover_position": (np.int32, 0),  # the same for the remover
     "uid": (np.int64, 0),  # 0 marks a free slot; written last, so that a row which cannot be written is none
 }
+_DEFAULTS: Final = tuple(default for _, default in _COLUMNS.values())
 
 
 class Columns:
@@ -104,6 +105,7 @@ class Columns:
         self._room = _FIRST_CAPACITY  # what every column holds
         for name, (dtype, _) in _COLUMNS.items():
             setattr(self, name, np.zeros(_FIRST_CAPACITY, dtype))
+        self._arrays = [getattr(self, name) for name in _COLUMNS]  # the same ones
 
     def __len__(self) -> int:
         return self._end - len(self._free)
@@ -112,8 +114,8 @@ class Columns:
         """Write a new row and return its slot; columns that `values` does not name get their default."""
         slot = self._free[-1] if self._free else self._end
         self._make_room(slot + 1)
-        for name, (_, default) in _COLUMNS.items():
-            getattr(self, name)[slot] = values.get(name, default)
+        for column, value in zip(self._arrays, map(values.get, _COLUMNS, _DEFAULTS), strict=True):
+            column[slot] = value
         if self._free:
             self._free.pop()
         else:
@@ -172,12 +174,13 @@ class Columns:
         """
         if rows > self._room - 2 * len(_COLUMNS):
             wanted = max(self._room * 3 // 2, rows)
-            for name, (dtype, _) in _COLUMNS.items():
+            for place, (name, (dtype, _)) in enumerate(_COLUMNS.items()):
                 old = getattr(self, name)
                 if len(old) < wanted:
                     new = np.zeros(wanted, dtype)
                     new[: len(old)] = old
                     setattr(self, name, new)
+                    self._arrays[place] = new
                     if rows <= self._room:
                         return
             self._room = wanted

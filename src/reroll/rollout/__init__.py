@@ -12,7 +12,9 @@ resetting  what remains of an expired rollout
 checking   whether a rollout can be put
 member     one rollout, looked at once
 measure    how long and how good the responses of a group are
-group      `summarize`: the record that a buffer keeps of a group
+at_once    a group of Rollouts, looked at field by field
+summary    `GroupSummary`, the record that a buffer keeps of a group
+group      `summarize`, of any group
 
 Everything is pure but `stamp`, `expire`, `reset` and `release`. The others say beforehand what those would
 give (`model_step=`), so that a put can decide and wait first, and change the caller's objects last. After
@@ -22,7 +24,7 @@ None and empty lists where `reset` writes them). No clock, no I/O, no lock.
 
 from reroll.rollout.expiry import can_expire, expire, expires, is_too_stale
 from reroll.rollout.foreign import DictRollout, RolloutLike, count_tokens, derive_num_tokens, write_status
-from reroll.rollout.group import GroupSummary, check, combine, group_status, look_at_all, summarize
+from reroll.rollout.group import check, combine, group_status, look_at_all, summarize
 from reroll.rollout.member import Member
 from reroll.rollout.model import Rollout
 from reroll.rollout.resetting import release, reset
@@ -37,6 +39,7 @@ from reroll.rollout.staleness import (
 )
 from reroll.rollout.stamping import stamp
 from reroll.rollout.status import Status, combine_statuses, read_status, status_from_finish_reason
+from reroll.rollout.summary import GroupSummary
 from reroll.rollout.tally import VersionTally, tally_versions
 from reroll.rollout.versions import VersionRuns
 

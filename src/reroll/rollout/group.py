@@ -1,49 +1,18 @@
-"""A group as a whole: its status, and the one record of everything that is known about it beforehand."""
+"""A group as a whole: its status, and its summary."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from reroll.errors import InvalidArgument
+from reroll.rollout.at_once import summarize_at_once
 from reroll.rollout.checking import check_writable
 from reroll.rollout.foreign import RolloutLike, read_integer
-from reroll.rollout.measure import Measure, measure
+from reroll.rollout.measure import measure
 from reroll.rollout.member import Member, look_at
 from reroll.rollout.model import Rollout
 from reroll.rollout.reward import mean_and_std
 from reroll.rollout.status import Status, combine_statuses, read_status
-
-
-@dataclass(slots=True, kw_only=True)
-class GroupSummary:
-    """What a buffer needs to know about a group without looking at its rollouts again."""
-
-    status: Status
-    group_id: Any
-    """The first that a member states."""
-    version: int | None
-    """The oldest version over all tokens, None without versions."""
-    newest_version: int | None
-    staleness: int
-    """The largest `seq_staleness` that a member states."""
-    num_rollouts: int
-    num_tokens: int
-    num_bytes: int
-    """An estimate of the payload, see `count_bytes`."""
-    reward_mean: float | None
-    """Over the members that have a reward, None if none has."""
-    reward_std: float | None
-    """Of the population."""
-    version_tokens: dict[int, int]
-    """How many tokens each version made."""
-    member_versions: tuple[int | None, ...]
-    """The oldest version of each member."""
-    member_newest_trainable: tuple[int | None, ...]
-    """The newest version of a trainable token, None for members that token expiry exempts."""
-    member_tokens: tuple[int, ...]
-    member_staleness: tuple[int, ...]
-    """What each member states."""
-    measure: Measure
+from reroll.rollout.summary import GroupSummary
 
 
 def group_status(rollouts: Iterable[RolloutLike]) -> Status:
@@ -56,13 +25,11 @@ def check(rollouts: Sequence[Any], *, model_step: int | None = None) -> None:
 
     With `model_step`, tokens at the end may lack a version. Nothing is changed.
     """
-    look_at_all(rollouts, model_step)
+    summarize(rollouts, model_step=model_step)
 
 
 def look_at_all(rollouts: Sequence[Any], model_step: int | None) -> list[Member]:
     """Check a group and return what is known of each rollout; one pass over the versions of foreign lists."""
-    if model_step is not None:
-        read_integer("model_step", model_step)
     members: list[Member] = []
     writable: type = Rollout
     for position, rollout in enumerate(rollouts):
@@ -78,7 +45,10 @@ def look_at_all(rollouts: Sequence[Any], model_step: int | None) -> list[Member]
 
 def summarize(rollouts: Sequence[RolloutLike], *, model_step: int | None = None) -> GroupSummary:
     """Check a group and return its summary, with `model_step` as if it were stamped already; see `check`."""
-    return combine(look_at_all(rollouts, model_step), find_group_id(rollouts))
+    if model_step is not None:
+        read_integer("model_step", model_step)
+    found = summarize_at_once(rollouts, model_step)
+    return combine(look_at_all(rollouts, model_step), find_group_id(rollouts)) if found is None else found
 
 
 def combine(members: Sequence[Member], group_id: Any) -> GroupSummary:

@@ -1,12 +1,10 @@
 """One rollout of a group, looked at once: everything that a put has to know about it."""
 
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from reroll.errors import InvalidArgument
 from reroll.rollout.checking import check_one
 from reroll.rollout.foreign import count_tokens, read_length, read_seq_staleness
-from reroll.rollout.model import Rollout
 from reroll.rollout.reward import read_score
 from reroll.rollout.size import count_bytes, count_bytes_beside_tokens, holds_only_tokens
 from reroll.rollout.status import Status, read_status
@@ -57,39 +55,30 @@ def look_at_any(rollout: Any, model_step: int | None) -> Member:
 
 
 def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
-    """Return the same of a rollout that holds what nearly all hold, in arrays or lists, and None for any other.
+    """Return the same of a foreign rollout that holds what nearly all hold, in lists, and None for any other.
 
     Puts spend most of their time here, so each field is read once and nothing is called that needs not be.
     """
-    own = type(rollout) is Rollout
     num_tokens = ids = labels = None
-    if own:
-        response, prompt, versions, mask, logprobs, status, stated, reward, num_tokens, ids, labels = (
-            _read_own(rollout)
-        )
+    response, prompt, versions = rollout.response_ids, rollout.prompt_ids, rollout.response_model_steps
+    mask, logprobs = rollout.response_mask, rollout.logprobs
+    status, stated = rollout.status, rollout.seq_staleness
+    reward = getattr(rollout, "reward", None)
+    if not (
+        type(response) is type(prompt) is type(versions) is list
+        and (type(mask) is list or mask is None)
+        and (type(logprobs) is list or logprobs is None)
+    ):
+        return None
+    if type(status) is not Status:
+        status = read_status(status)
+    if stated != 0:
+        stated = read_seq_staleness(rollout)
+    beside = 0
+    if not holds_only_tokens(rollout):
+        num_tokens = getattr(rollout, "num_tokens", None)
+        ids, labels = getattr(rollout, "input_ids", None), getattr(rollout, "labels", None)
         beside = count_bytes_beside_tokens(rollout)
-        if response is None or prompt is None:
-            return None
-    else:
-        response, prompt, versions = rollout.response_ids, rollout.prompt_ids, rollout.response_model_steps
-        mask, logprobs = rollout.response_mask, rollout.logprobs
-        status, stated = rollout.status, rollout.seq_staleness
-        reward = getattr(rollout, "reward", None)
-        if not (
-            type(response) is type(prompt) is type(versions) is list
-            and (type(mask) is list or mask is None)
-            and (type(logprobs) is list or logprobs is None)
-        ):
-            return None
-        if type(status) is not Status:
-            status = read_status(status)
-        if stated != 0:
-            stated = read_seq_staleness(rollout)
-        beside = 0
-        if not holds_only_tokens(rollout):
-            num_tokens = getattr(rollout, "num_tokens", None)
-            ids, labels = getattr(rollout, "input_ids", None), getattr(rollout, "labels", None)
-            beside = count_bytes_beside_tokens(rollout)
     if ids is not None or labels is not None:
         return None
     length, stamped = len(response), len(versions)
@@ -104,7 +93,7 @@ def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
     newest: int | None
     if stamped:
         counts = count_versions(versions)
-        newest, last = max(counts), versions.last if own else versions[-1]
+        newest, last = max(counts), versions[-1]
         if missing and model_step is not None:
             counts[model_step] = counts.get(model_step, 0) + missing
             newest, last = max(newest, model_step), model_step
@@ -117,10 +106,7 @@ def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
         counts, newest = {}, None
     num_bytes = beside
     for held in (response, prompt, versions, mask, logprobs):
-        if own:
-            if held is not None:
-                num_bytes += held.nbytes
-        elif held:
+        if held:
             if type(held[0]) not in _PLAIN:
                 num_bytes = count_bytes(rollout)
                 break
@@ -138,9 +124,3 @@ def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
 
 
 _PLAIN = (int, float)
-
-# All at once and past the properties.
-_read_own = attrgetter(
-    *("_response_ids", "_prompt_ids", "_response_model_steps", "_response_mask", "_logprobs"),
-    *("_status", "_seq_staleness", "reward", "_num_tokens", "_input_ids", "_labels"),
-)

@@ -24,7 +24,9 @@ from reroll.rollout.versions import VersionRuns
 _DERIVED: Final = True
 _slot_of: Final = {name: f"_{name}" if name in CHECKED_FIELDS else name for name in HEAVY_FIELDS}
 _heavy: Final = attrgetter(*_slot_of.values())
-_beside_tokens: Final = attrgetter(*(slot for name, slot in _slot_of.items() if name not in TOKEN_FIELDS))
+BESIDE_TOKENS: Final = tuple(slot for name, slot in _slot_of.items() if name not in TOKEN_FIELDS)
+"""The slots that may be heavy, of those without an entry per token."""
+_beside_tokens: Final = attrgetter(*BESIDE_TOKENS)
 # What a rollout holds, as it lies in its slots. The order is part of the stored format: new fields come last.
 STATE_SLOTS: Final = (
     *("_prompt_ids", "_tokens", "_response_ids", "_logprobs", "_response_mask", "_input_ids", "_labels"),
@@ -221,8 +223,7 @@ class Rollout:
     def extend_versions(self, model_step: int) -> None:
         """Give this version to the response tokens that have none."""
         versions, tokens = self._response_model_steps, self._response_ids
-        missing = (0 if tokens is None else len(tokens)) - len(versions)
-        if missing > 0:
+        if tokens is not None and (missing := len(tokens) - len(versions)) > 0:
             self._response_model_steps = versions.extended(model_step, missing)
 
     def clear_response(self) -> None:

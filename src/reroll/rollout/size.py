@@ -17,13 +17,13 @@ _MAX_DEPTH = 4  # as deep as {"images": [{"pixels": array}]}; what lies deeper i
 def count_bytes(rollout: Any) -> int:
     """Return the estimated bytes of a rollout's payload."""
     held = rollout.stored_payload() if isinstance(rollout, Rollout) else _held(rollout, _ALL)
-    return sum([value.nbytes if type(value) is np.ndarray else _count(value) for value in held])
+    return sum([value.nbytes if type(value) is np.ndarray else count_value(value) for value in held])
 
 
 def count_bytes_beside_tokens(rollout: Any) -> int:
     """Return the part of `count_bytes` that is in other fields than those with an entry per token: mostly nothing."""
     held = rollout.stored_beside_tokens() if isinstance(rollout, Rollout) else _held(rollout, _BESIDE_TOKENS)
-    return sum(map(_count, held)) if held else 0
+    return sum(map(count_value, held)) if held else 0
 
 
 def holds_only_tokens(rollout: Any) -> bool:
@@ -80,18 +80,19 @@ def _held(rollout: Any, fields_of: _FieldsOf) -> list[Any]:
     return [value for value in held if value is not None] if held else held
 
 
-def _count(value: Any, depth: int = 0) -> int:
+def count_value(value: Any, depth: int = 0) -> int:
+    """Return the estimated bytes of one field's value."""
     if type(value) is list and value and type(value[0]) in (int, float):  # nearly always
         return 8 * len(value)
     if isinstance(value, (list, tuple)):
         # A list of tokens is told by its first entry.
         flat = not value or depth >= _MAX_DEPTH or isinstance(value[0], (int, float))
-        return 8 * len(value) + (0 if flat else sum(_count(entry, depth + 1) for entry in value))
+        return 8 * len(value) + (0 if flat else sum(count_value(entry, depth + 1) for entry in value))
     if isinstance(value, (str, bytes, bytearray)):
         return len(value)
     if isinstance(value, dict):
         return 16 * len(value) + (
-            0 if depth >= _MAX_DEPTH else sum(_count(v, depth + 1) for v in value.values())
+            0 if depth >= _MAX_DEPTH else sum(count_value(v, depth + 1) for v in value.values())
         )
     size = getattr(value, "nbytes", None)  # of arrays and tensors
     return size if isinstance(size, int) else 8

@@ -91,12 +91,15 @@ class VersionRuns(Sequence[int]):
         values, ends = self._values, self._ends
         if count < 1:
             return VersionRuns(chain(self.runs(), ((version, count),)))
-        is_same = bool(values) and values[-1] == version
-        longer = VersionRuns.__new__(
-            VersionRuns
-        )  # every stamp comes here, and these runs were checked before
-        longer._values = values if is_same else (*values, version)  # noqa: SLF001  (its own class)
-        longer._ends = (*(ends[:-1] if is_same else ends), len(self) + count)  # noqa: SLF001
+        # Every stamp comes here, mostly with nothing before, and these runs were checked before.
+        longer = VersionRuns.__new__(VersionRuns)
+        if not ends:
+            values, ends = (version,), (count,)
+        elif values[-1] == version:
+            ends = (*ends[:-1], ends[-1] + count)
+        else:
+            values, ends = (*values, version), (*ends, ends[-1] + count)
+        longer._values, longer._ends = values, ends  # noqa: SLF001  (its own class)
         return longer
 
     def runs(self) -> Iterator[tuple[int, int]]:
@@ -124,11 +127,6 @@ class VersionRuns(Sequence[int]):
     def newest(self) -> int | None:
         """The largest version, None without tokens."""
         return max(self._values, default=None)
-
-    @property
-    def last(self) -> int | None:
-        """The version of the last token, None without tokens."""
-        return self._values[-1] if self._values else None
 
     @property
     def nbytes(self) -> int:
