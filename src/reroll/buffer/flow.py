@@ -68,7 +68,9 @@ class Responses:
 
     def add_all(self, measures: Sequence[Measure]) -> None:
         """Do what `add` does to each, column by column: a batch is many groups."""
-        if not measures:
+        if len(measures) < 2:
+            for measure in measures:
+                self.add(measure)
             return
         tokens, bits, scored, score, solved, compared, uniform = zip(*measures, strict=True)
         joined = b"".join(bits)

@@ -201,19 +201,19 @@ class HandingOut(Shell):
         """Raise InvalidArgument for what can never be there, or never be taken, at once."""
         for task, n in wanted.items():
             settings = task.settings
-            limits: dict[str, float | None] = {}
+            limits: list[tuple[float | None, str]] = []
             if status == COMPLETED:
                 largest = min(settings.largest_sample, settings.largest_batch if distinct else math.inf)
-                limits = {f"{settings.limiter} allows at most": largest}
+                limits = [(largest, "{limiter} allows at most")]
                 if distinct:
-                    limits["its capacity is"] = settings.capacity
+                    limits.append((settings.capacity, "its capacity is"))
             elif status in REJECTED:
-                limits = {"its rejected_capacity is": settings.rejected_capacity}
-            for name, limit in limits.items():
+                limits = [(settings.rejected_capacity, "its rejected_capacity is")]
+            for limit, why in limits:
                 if limit is not None and n > limit:
                     raise InvalidArgument(
-                        f"{n} {STATUSES[status].value} groups of task {task.name!r} can never be had at once: {name} "
-                        f"{limit:g}"
+                        f"{n} {STATUSES[status].value} groups of task {task.name!r} can never be had at once: "
+                        f"{why.format(limiter=settings.limiter)} {limit:g}"
                     )
 
     async def _batch(
@@ -229,9 +229,12 @@ class HandingOut(Shell):
         status = STATUS_CODE[Status.of(group_status)]
         wanted = self._wanted(sizes)
         step = checked_step("train_step", train_step)
-        if wait:
-            self._check_can_be_met(wanted, status)
-            queues: dict[Hashable, Task] = {(status, task.name): task for task, n in wanted.items() if n}
+        if not wait:
+            self._learn_steps(wanted, step)
+            return {task: self._engine.available(task, status, n) for task, n in wanted.items()}, status
+        self._check_can_be_met(wanted, status)
+        queues: dict[Hashable, Task] = {(status, task.name): task for task, n in wanted.items() if n}
+        if not self._is_ready_at_once(queues, wanted, status, step):
             await self._until(
                 "take",
                 queues,
@@ -240,9 +243,18 @@ class HandingOut(Shell):
                 lambda: f" of {dict(sizes)} {Status.of(group_status).value} groups",
                 prepare=lambda: self._learn_steps(wanted, step),
             )
-        else:
-            self._learn_steps(wanted, step)
-        return {task: self._engine.available(task, status, n) for task, n in wanted.items()}, status
+        return wanted, status
+
+    def _is_ready_at_once(
+        self, queues: Iterable[Hashable], wanted: Mapping[Task, int], status: int, step: int | None
+    ) -> bool:
+        """Return whether nobody is before this call and all is there; who need not wait is spared the way there."""
+        if any(map(self._waits.waiting, queues)) or not self._is_ready(wanted, status):
+            return False
+        if step is None:
+            return True
+        self._learn_steps(wanted, step)
+        return self._is_ready(wanted, status)
 
     def _learn_steps(self, tasks: Iterable[Task], step: int | None) -> None:
         for task in tasks:

@@ -11,6 +11,7 @@ import numpy as np
 
 from reroll.engine.columns import LEASED, OUT, PLACES, RESIDENT, IntArray
 from reroll.engine.engine import Drawn, Engine
+from reroll.engine.moves import total
 from reroll.engine.task import COMPLETED, REJECTED, RETURNING, STATUSES, Task
 
 Steps = Mapping[str, int | None]
@@ -42,7 +43,8 @@ def lend(engine: Engine, task: Task, status: int, n: int) -> Drawn:
         limit = task.settings.max_times_sampled
         used_up = np.zeros(len(slots), np.bool_) if limit is None else columns.uses[slots] >= limit
         hidden = slots[used_up]
-        task.completed.touch(slots[~used_up])
+        if len(hidden) < len(slots):
+            task.completed.touch(slots[~used_up])
         task.leased += len(hidden)
     engine.lift(task, status, hidden, LEASED)
     if status in RETURNING:
@@ -135,4 +137,4 @@ def _counts_bytes(task: Task, status: int) -> bool:
 
 
 def _bytes(engine: Engine, slots: IntArray) -> int:
-    return int(engine.columns.num_bytes[slots].sum())
+    return total(engine.columns.num_bytes[slots])

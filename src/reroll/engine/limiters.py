@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from reroll.errors import InvalidConfig
 
@@ -98,6 +98,9 @@ class _Windowed(ABC):
         return counters.size >= min_size and ahead - k >= min_diff
 
 
+_WIDE_OPEN: Final = Window(1.0, 0, -math.inf, math.inf)
+
+
 @dataclass(frozen=True, slots=True)
 class Unlimited(_Windowed):
     """Never blocks; a sample of an empty table is empty."""
@@ -106,7 +109,7 @@ class Unlimited(_Windowed):
 
     @property
     def window(self) -> Window:
-        return Window(1.0, 0, -math.inf, math.inf)
+        return _WIDE_OPEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,10 +143,12 @@ class Moves:
 
     def mark_trained(self, task: Task, slots: IntArray, bucket: str) -> None:
         """Tell the ledger that rows, which are in this bucket, were trained."""
+        if not len(slots):
+            return
         columns = self.columns
         groups = len(slots) - int(np.count_nonzero(columns.trained[slots]))
         tokens = columns.num_tokens[slots]
-        new_tokens = _total(tokens) - _total(columns.trained_tokens[slots])
+        new_tokens = total(tokens) - total(columns.trained_tokens[slots])
         task.ledger.put(Amount(0, 0, groups, new_tokens), bucket)
         columns.trained[slots] = 1
         columns.trained_tokens[slots] = tokens
@@ -238,12 +240,12 @@ class Moves:
         self.columns.place[slots] = RESIDENT
         task.pools[status].add(slots)
         if status not in REJECTED:
-            task.num_bytes += _total(self.columns.num_bytes[slots])
+            task.num_bytes += total(self.columns.num_bytes[slots])
 
     def _leave_pool(self, task: Task, status: int, slots: IntArray) -> None:
         task.pools[status].remove(slots)
         if status not in REJECTED:
-            task.num_bytes -= _total(self.columns.num_bytes[slots])
+            task.num_bytes -= total(self.columns.num_bytes[slots])
 
     def change(self, slot: int, values: Mapping[str, float]) -> None:
         """Follow a payload that changed: write columns of its row."""
@@ -261,9 +263,9 @@ class Moves:
         columns = self.columns
         return Amount(
             len(slots),
-            _total(columns.num_tokens[slots]),
+            total(columns.num_tokens[slots]),
             int(np.count_nonzero(columns.trained[slots])),
-            _total(columns.trained_tokens[slots]),
+            total(columns.trained_tokens[slots]),
         )
 
     def by_pool(self, slots: IntArray) -> list[tuple[Task, int, IntArray]]:
@@ -271,6 +273,8 @@ class Moves:
         if not len(slots):
             return []
         tasks = list(self.tasks.values())
+        if len(slots) == 1:
+            return [(tasks[self.columns.task[slots[0]]], int(self.columns.status[slots[0]]), slots)]
         pool_of = self.columns.task[slots].astype(np.int64) * len(STATUSES) + self.columns.status[slots]
         first = int(pool_of[0])
         if (pool_of == first).all():
@@ -281,6 +285,8 @@ class Moves:
         ]
 
 
-def _total(values: IntArray) -> int:
+def total(values: IntArray) -> int:
     """Add up tokens or bytes. The rows of a table have none, which is seen sooner than added up."""
+    if len(values) == 1:
+        return int(values[0])
     return int(values.sum()) if np.count_nonzero(values) else 0

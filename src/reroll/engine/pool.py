@@ -31,9 +31,10 @@ class Pool:
         self._remover = remover
         self._ages = ages
         self._new: list[int] = []  # rows that are not filed yet, in order of arrival
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._sampler) + len(self._new)
+        return self._count
 
     @property
     def sampler(self) -> Selector:
@@ -57,17 +58,20 @@ class Pool:
         """Do what `add` does, later."""
         if self._columns.dirty is not None:
             self._columns.dirty.add(slot)
+        self._count += 1
         self._new.append(slot)
         if len(self._new) > _MOST_NEW:
             self._file()
 
     def add(self, slots: IntArray) -> None:
         self._file()
+        self._count += len(slots)
         self._columns.mark(slots)
         self._add(slots)
 
     def remove(self, slots: IntArray) -> None:
         self._file()
+        self._count -= len(slots)
         self._columns.mark(slots)
         self._sampler.remove(slots)
         if self._remover is not None:
@@ -92,6 +96,7 @@ class Pool:
 
     def restore(self, state: Mapping[str, Any], rows: IntArray) -> None:
         """Become what `state` told; `rows` are the slots of this pool."""
+        self._count = len(rows)
         self._sampler.restore(state["sampler"], rows)
         if self._remover is not None:
             self._remover.restore(state["remover"], rows)

@@ -85,6 +85,8 @@ def let_go_of_consumed(engine: Engine, slots: IntArray) -> IntArray:
     columns = engine.columns
     is_over = (columns.place[slots] == UNCOMMITTED) & (columns.used_at[slots] == NO_VERSION)
     ended: IntArray = slots[is_over & (columns.uid[slots] != 0)]
+    if not len(ended):
+        return ended
     for task, status, part in engine.by_pool(ended):
         bucket = "consumed" if status == COMPLETED else STATUSES[status].value
         task.ledger.move("uncommitted", bucket, engine.amount(part))
