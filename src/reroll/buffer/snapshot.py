@@ -25,6 +25,7 @@ from reroll.store import Blob, Change, Fact
 
 _AT_ONCE: Final = 32
 """Groups of one change; small, so that memory stays small and the loop gets its turn."""
+_ROWS_AT_ONCE: Final = 500
 _TRIES: Final = 5
 
 
@@ -104,8 +105,8 @@ class Snapshot:
             del groups, group
             yield Change(payloads=payloads)
             del payloads
-        for start in range(0, len(records), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
+        for start in range(0, len(records), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
             rows = {name: column[part] for name, column in self._rows.items()}
             written = rows_of_columns(rows, self._tasks, records[part], allow_pickle=self._allow_pickle)
             yield Change(rows=written)

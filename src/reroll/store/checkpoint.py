@@ -18,7 +18,7 @@ from reroll.store.schema import FILE_NAME
 from reroll.store.writing import Writing
 
 _TEMPORARY = f".{FILE_NAME}.{{}}.tmp"
-_EARLY_S = 0.02
+_EARLY_S = 0.005
 """The disk works while payloads are still being encoded: a quarter less time in all."""
 
 
