@@ -81,9 +81,12 @@ def _is_right(row: Any, table: list[tuple[int, int]], partial: bool) -> bool:
         others = (tokens, input_ids, labels)
         if any(table[other][0] != _INT32 for other in others if other is not None and other is not True):
             return False
-    if len(values) != len(ends) or not all(start < end for start, end in pairwise((0, *ends))):
+    if len(values) != len(ends):
         return False
-    return not ends or ends[-1] == length or (partial and ends[-1] < length)
+    if not ends:
+        return True
+    grows = ends[0] > 0 and (len(ends) == 1 or all(start < end for start, end in pairwise(ends)))
+    return grows and (ends[-1] == length or (partial and ends[-1] < length))
 
 
 assert ROWS == 1  # noqa: S101  (a Literal cannot be computed)

@@ -18,7 +18,7 @@ from reroll.rollout.foreign import derive_num_tokens, read_integer
 from reroll.rollout.lengths import find_mismatch
 from reroll.rollout.sameness import same
 from reroll.rollout.status import Status, read_status
-from reroll.rollout.versions import VersionRuns
+from reroll.rollout.versions import NO_VERSIONS, VersionRuns
 
 # In place of tokens that equal prompt_ids + response_ids. A plain True, since it must survive copy and pickle.
 _DERIVED: Final = True
@@ -35,7 +35,6 @@ STATE_SLOTS: Final = (
     *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields"),
 )
 _state: Final = attrgetter(*STATE_SLOTS)
-_NO_VERSIONS: Final = VersionRuns()
 
 
 class Rollout:
@@ -231,7 +230,7 @@ class Rollout:
         self._tokens = None if self._prompt_ids is None else _DERIVED
         self._response_ids = np.empty(0, np.int32)
         self._logprobs = np.empty(0, np.float32)
-        self._response_model_steps = _NO_VERSIONS
+        self._response_model_steps = NO_VERSIONS
         self.response = ""
         self._response_mask = self._input_ids = self._labels = self._num_tokens = None
         self.reward = self.finish_reason = self.error_msg = self.routed_experts = self.tool_calls = None

@@ -8,7 +8,7 @@ what a caller holds stays as it is.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, repeat
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,8 @@ class VersionRuns(Sequence[int]):
     @classmethod
     def from_parts(cls, values: Sequence[int], ends: Sequence[int]) -> "VersionRuns":
         """Return the versions with these `parts`, which may come from outside; raises InvalidArgument."""
+        if values == [] == ends:  # not stamped yet: they never change, so all may have the same
+            return NO_VERSIONS
         if len(values) == len(ends) == 1:  # nearly always
             is_right = type(values[0]) is int and type(ends[0]) is int and ends[0] > 0
         else:
@@ -171,6 +173,9 @@ class VersionRuns(Sequence[int]):
 
     def __repr__(self) -> str:
         return f"VersionRuns({list(self.runs())})"
+
+
+NO_VERSIONS: Final = VersionRuns()
 
 
 def version_array(versions: npt.ArrayLike, field: str = "response_model_steps") -> npt.NDArray[Any]:
