@@ -18,6 +18,7 @@ import zmq
 from reroll.config import ReplayBufferConfig
 from reroll.errors import Closed, CorruptData, InvalidConfig, LimitReached, RerollError
 from reroll.remote.failures import failure_to_bytes
+from reroll.remote.starting import start
 from reroll.remote.values import to_value
 from reroll.server.gate import Gate
 from reroll.server.keys import check_can_be_open, read_allowed, read_pair
@@ -25,7 +26,6 @@ from reroll.server.limits import Limits
 from reroll.server.port import Port, kept
 from reroll.server.serving import Service, Serving
 from reroll.server.session import Session
-from reroll.server.starting import start
 from reroll.server.wire import (
     VERSION,
     Answer,
@@ -228,7 +228,7 @@ class Server:
             return
         work = self._carry_out(session, call, list(map(kept, blobs)))
         task = start(work) if self._serving.is_of_buffer(call.verb) else asyncio.create_task(work)
-        if task is not None:
+        if not task.done():
             session.begin(call.number, task, num_bytes)
 
     def _check_limits(self, session: Session, num_bytes: int) -> None:

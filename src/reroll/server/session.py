@@ -32,7 +32,7 @@ class Answered(NamedTuple):
 class Pending(NamedTuple):
     """A call that is being carried out."""
 
-    task: "asyncio.Task[None]"
+    task: "asyncio.Future[None]"
     num_bytes: int
 
 
@@ -64,7 +64,7 @@ class Session:
             return True
         return number in self.pending or number in self._over
 
-    def begin(self, number: int, task: "asyncio.Task[None]", num_bytes: int) -> None:
+    def begin(self, number: int, task: "asyncio.Future[None]", num_bytes: int) -> None:
         """Let a call be pending."""
         self.pending[number] = Pending(task, num_bytes)
         self.num_bytes += num_bytes
