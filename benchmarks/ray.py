@@ -6,10 +6,11 @@
 
 Groups go from this process into an actor and back. Contenders take turns on one Ray, batch by batch, and are compared by the
 medians of their times on the wall. A shard is told that what was taken has arrived while its taker goes on; the next turn begins
-when it knows. The queue moves groups as Python objects: as dicts of lists, which is what engines return,
-and as the same `Rollout`s, whose tokens are arrays; it keeps references into Ray's object store, copies nothing and checks
-nothing. The bare actor is the least that a put by value can cost: groups are encoded, sent, copied to its heap and checked as
-ours are, and it is no buffer.
+when it knows. Shard and handle are on one node here, and share memory; `object store` is a buffer that does not, as handles on
+other nodes do not. The queue moves groups as Python objects: as dicts of lists, which is what engines return, and as the same
+`Rollout`s, whose tokens are arrays; it keeps references into Ray's object store, copies nothing and checks nothing. The bare
+actor is the least that a put by value through the object store can cost: groups are encoded, sent, copied to its heap and
+checked as ours are, and it is no buffer.
 
 TransferQueue is measured if this Python has it: python3 -m venv PEER && PEER/bin/pip install '.[ray]' torch==2.13.0
 TransferQueue, then PEER/bin/python benchmarks/ray.py. It moves columns of tensors by key, all groups of a batch at once, as its
@@ -120,7 +121,7 @@ class Keeper:
 
 
 def of_bare_actor(groups: Sequence[list[Rollout]]) -> Contender:
-    actor, scratch = ray.remote(Keeper).options(num_cpus=0).remote(), Scratch()
+    actor, scratch = ray.remote(Keeper).options(num_cpus=0).remote(), Scratch(shared=False)
 
     async def put() -> None:
         with scratch as memory:
@@ -200,6 +201,7 @@ async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing,
     memory = ReplayBufferConfig(sampler="fifo")
     buffers = {
         ONE: RayReplayBuffer.create(memory, name="one"),
+        "reroll, object store": RayReplayBuffer.create(memory, name="apart", share_memory=False),
         "reroll, 3 shards": RayReplayBuffer.create(memory, name="three", num_shards=3),
         "reroll, on disk": RayReplayBuffer.create(
             ReplayBufferConfig(sampler="fifo", store=directory, max_uncommitted_steps=0), name="disk"

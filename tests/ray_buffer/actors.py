@@ -8,11 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from reroll import Closed, LeaseExpired, WaitTimeout
 from reroll.engine.ledger import Amount
 from reroll.ray import RayReplayBuffer
 from reroll.testing.buffer.builders import group, names
+
+
+def here() -> dict[str, Any]:
+    """Return the options that put an actor on the node of this process."""
+    node = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
 def shard_actor(buffer: RayReplayBuffer, shard: int = 0) -> Any:

@@ -95,12 +95,16 @@ def take(
     holder_ttl_s: float = 30.0,
     unreachable_s: float = 60.0,
     keep_refs: bool = False,
+    share_memory: bool = True,
 ) -> Kept:
     """Return a new buffer, in actors that are free."""
     free = _FREE.setdefault(1 if num_shards == 1 else 3, [])
     name, actors = free.pop() if free else _start(1 if num_shards == 1 else 3)
     space, life = ray.get_runtime_context().namespace, uuid.uuid4().hex
-    about = About(name, space, num_shards, config, life, holder_ttl_s, unreachable_s, keep_refs)
+    about = About(
+        *(name, space, num_shards, config, life),
+        *(holder_ttl_s, unreachable_s, keep_refs, share_memory),
+    )
     parts = divided(config, num_shards)
     places = [Place(_key(about, n), n, num_shards, life, holder_ttl_s) for n in range(num_shards)]
     begun = [actor.begin.remote(*how, about) for actor, *how in zip(actors, parts, places, strict=False)]

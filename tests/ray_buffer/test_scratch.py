@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from ray_buffer.actors import kill
+from ray_buffer.actors import here, kill
 from ray_buffer.pool import buffer_of, own_buffer
 from reroll import ReplayBufferConfig, Rollout
 
@@ -24,8 +24,9 @@ def are_themselves(groups: list[list[Rollout]]) -> set[int]:
     return {rollout.group_id for (rollout,) in groups}
 
 
-async def test_more_at_once_than_the_memory_holds_and_again():
-    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+@pytest.mark.parametrize("share_memory", [True, False])
+async def test_more_at_once_than_the_memory_holds_and_again(share_memory):
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), share_memory=share_memory) as buffer:
         for first in (0, 100):
             await asyncio.gather(*(buffer.put(large(first + number), "t") for number in range(20)))
             groups, _ = await buffer.take_batch({"t": 20}, wait=True, timeout=60)
@@ -49,7 +50,7 @@ async def test_who_waits_for_room_keeps_its_bytes_while_others_come_and_go():
 
 async def test_who_waits_for_room_is_sent_again_when_the_shard_is_killed(tmp_path):
     config = ReplayBufferConfig(sampler="fifo", capacity=2, store=tmp_path / "buffer")
-    with own_buffer(config) as buffer:
+    with own_buffer(config, placement=here()) as buffer:
         puts = [asyncio.ensure_future(buffer.put(large(number), "t")) for number in range(5)]
         while sum(put.done() for put in puts) < 2:
             await asyncio.wait([put for put in puts if not put.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -58,3 +59,13 @@ async def test_who_waits_for_room_is_sent_again_when_the_shard_is_killed(tmp_pat
         await asyncio.gather(*puts)
         assert are_themselves([group for groups, _ in taken for group in groups["t"]]) == set(range(5))
         assert len(buffer) == 0
+
+
+async def test_a_batch_stays_as_it_is_when_others_are_taken_with_it_and_after_it():
+    with own_buffer(ReplayBufferConfig(sampler="fifo"), placement=here()) as buffer:
+        await asyncio.gather(*(buffer.put(large(number, 1 << 16), "t") for number in range(8)))
+        together = await asyncio.gather(*(buffer.get(2, "t", "completed") for _ in range(3)))
+        groups, _ = await buffer.take_batch({"t": 2}, wait=True, timeout=60)
+        taken = [group for some in (*together, groups["t"]) for group in some]
+        assert are_themselves(taken) == set(range(8))
+        assert not any(rollout.response_ids.flags.writeable for (rollout,) in taken)

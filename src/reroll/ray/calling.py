@@ -11,7 +11,8 @@ import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
 from reroll.errors import Closed, RerollError, Unreachable
-from reroll.ray.wire import Holder, Reply, Request, size_of
+from reroll.ray.sharing import Elsewhere, Owner
+from reroll.ray.wire import Holder, Reply, Request, as_parts, as_sent, size_of
 
 T = TypeVar("T")
 
@@ -46,6 +47,8 @@ class Line:
         """How many groups the shard held when it was last heard of, by task."""
         self.underway = 0
         """How many puts are on their way."""
+        self._shares = True
+        """Whether the shard can read memory of this process, as far as is known."""
 
     @property
     def actor(self) -> Any:
@@ -65,16 +68,18 @@ class Line:
         timeout: float | None = _NONE,
         holder: Holder | None = None,
         together: bool = False,
+        room: Owner | None = None,
     ) -> Any:
         """Return what a verb of the shard returns, or raise what it raises.
 
         `timeout` is how long the caller waits for the verb, if it may wait, None for ever: a shard that is away is waited for
-        as long. With `together`, calls of the same moment travel as one. Raises Unreachable if the shard does not answer,
+        as long. With `together`, calls of the same moment travel as one. `room` is memory for groups
+        that are handed out. Raises Unreachable if the shard does not answer,
         Closed if it never will.
         """
         if self._told:
             await asyncio.wait(self._told, timeout=GRACE_S)
-        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder)
+        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder, room=room)
         deadline = None
         if timeout is not None:
             grace = self._patience_s if timeout == _NONE else min(GRACE_S, self._patience_s)
@@ -105,7 +110,10 @@ class Line:
             while True:
                 try:
                     reply = await send(request, deadline)
-                    break
+                    if not isinstance(reply.error, Elsewhere):
+                        break
+                    self._shares = False
+                    self._seen.append(request.id)  # to be carried out anew
                 except ActorDiedError as error:  # for good: it is started again after every other end
                     raise Closed(f"{self.name!r} was closed, or whoever made it has ended") from error
                 except RayActorError as error:
@@ -153,7 +161,7 @@ class Line:
         ping.result()
 
     async def _alone(self, request: Request, deadline: float | None) -> Reply:
-        sent = self.actor.call.remote(self._telling(request))
+        sent = self.actor.call.remote(as_sent(self._telling(request), shares=self._shares))
         reply: Reply = await self._within(asyncio.wrap_future(sent.future()), deadline)
         return reply
 
@@ -183,7 +191,8 @@ class Line:
                 self._follow(self._pass_on(*part[0]))
             else:
                 first, *others = [request for request, _ in part]
-                sent = self.actor.calls.remote([self._telling(first), *others])
+                requests = (self._telling(first), *others)
+                sent = self.actor.calls.remote([as_parts(each, shares=self._shares) for each in requests])
                 self._follow(self._arrive(part, sent))
         except RerollError as error:
             for _, future in part:

@@ -2,18 +2,19 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
 
 from reroll.errors import WaitTimeout
 from reroll.ray.wire import Reply, Request
+from reroll.remote.starting import start
 
 _KEPT_S: Final = 30.0
 """For how long the reply of a call is kept for a caller that has not said that it arrived."""
 _REMEMBERED: Final = 4096
 """How many calls that were taken back are remembered, in case that they come late."""
 
-CarryOut = Callable[[Request], Awaitable[Reply]]
+CarryOut = Callable[[Request], Coroutine[Any, Any, Reply]]
 TakeBack = Callable[[Request, Reply], Awaitable[None]]
 
 
@@ -23,7 +24,7 @@ class Calls:
     def __init__(self, carry_out: CarryOut, take_back: TakeBack) -> None:
         self._carry_out = carry_out
         self._take_back = take_back
-        self._tasks: dict[str, asyncio.Task[Reply]] = {}
+        self._tasks: dict[str, asyncio.Future[Reply]] = {}
         self._requests: dict[str, Request] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
         self._done: deque[tuple[float, str]] = deque()
@@ -36,11 +37,15 @@ class Calls:
         return await self._wait(self._start(request))
 
     async def replies(self, requests: Sequence[Request], patience_s: float) -> list[Reply | None]:
-        """Carry out several calls at once; return their replies, None for those that take longer than a moment."""
+        """Carry out several calls at once; return their replies, None for those that take longer than a moment.
+
+        They wait, if at all, as the buffer does: for a future, whatever task they are in.
+        """
         for request in requests:
             self.forget(request.seen)
-        tasks = [self._start(request) for request in requests]
-        await asyncio.wait(tasks, timeout=patience_s)
+        tasks = [self._start(request, at_once=True) for request in requests]
+        if waiting := [task for task in tasks if not task.done()]:
+            await asyncio.wait(waiting, timeout=patience_s)
         return [_reply_of(task) if task.done() else None for task in tasks]
 
     async def late(self, numbers: Iterable[str]) -> dict[str, Reply | None]:
@@ -76,21 +81,22 @@ class Calls:
         if running := [task for task in self._tasks.values() if not task.done()]:
             await asyncio.wait(running)
 
-    def _start(self, request: Request) -> "asyncio.Task[Reply]":
+    def _start(self, request: Request, *, at_once: bool = False) -> "asyncio.Future[Reply]":
         task = self._tasks.get(request.id)
         if task is None:
-            task = asyncio.ensure_future(self._run(request))
+            work = self._carry_out(request)
+            task = start(work) if at_once else asyncio.ensure_future(work)
             self._tasks[request.id] = task
             self._requests[request.id] = request._replace(
                 arguments={}
             )  # what was put is kept by the buffer only
-            task.add_done_callback(lambda _: self._forget_later(request.id))
+            if task.done():
+                self._forget_later(request.id)
+            else:
+                task.add_done_callback(lambda _: self._forget_later(request.id))
         return task
 
-    async def _run(self, request: Request) -> Reply:
-        return await self._carry_out(request)
-
-    async def _wait(self, task: "asyncio.Task[Reply]") -> Reply:
+    async def _wait(self, task: "asyncio.Future[Reply]") -> Reply:
         await asyncio.wait([task])  # not awaited itself: a cancelled one has a reply, too
         return _reply_of(task)
 
@@ -108,7 +114,7 @@ class Calls:
             loop.call_at(self._done[0][0], self._forget_old)
 
 
-def _reply_of(task: "asyncio.Task[Reply]") -> Reply:
+def _reply_of(task: "asyncio.Future[Reply]") -> Reply:
     return _given_up() if task.cancelled() else task.result()
 
 

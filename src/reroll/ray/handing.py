@@ -14,7 +14,8 @@ from reroll.errors import InvalidArgument, LeaseExpired, WaitTimeout
 from reroll.ray.calling import Line, time_left
 from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, weighed
 from reroll.ray.holding import heart, this_holder
-from reroll.ray.wire import Draw, Lent, hand_out
+from reroll.ray.scratch import Trays
+from reroll.ray.wire import Draw, Lent, fetched, hand_out
 from reroll.rollout import Status
 from reroll.sample import Sample
 from reroll.waiting import deadline_of
@@ -30,8 +31,11 @@ Samples = dict[str, list[Sample]]
 class HandOut:
     """The verbs that hand groups out."""
 
-    def __init__(self, config: ReplayBufferConfig, lines: Sequence[Line], beat_s: float) -> None:
+    def __init__(
+        self, config: ReplayBufferConfig, lines: Sequence[Line], beat_s: float, *, shares_memory: bool
+    ) -> None:
         self._config, self._lines, self._beat_s = config, lines, beat_s
+        self._trays = Trays(shared=shares_memory)
         self._dice = random.Random(config.seed)
         # Knows the limits of the whole, and holds nothing: it refuses what is wrong before any shard is asked.
         self._whole = config.model_copy(
@@ -133,10 +137,13 @@ class HandOut:
         timeout, wait = arguments.get("timeout"), bool(arguments.get("wait"))
         deadline = deadline_of(timeout)
         if len(self._lines) == 1:
-            limit = timeout if wait else 0
-            return {
-                0: await self._lines[0].call("lend", dict(arguments), timeout=limit, holder=this_holder())
-            }
+            limit, (memory, owner) = timeout if wait else 0, (tray := self._trays.take())
+            given = await self._lines[0].call(
+                "lend", dict(arguments), timeout=limit, holder=this_holder(), room=owner
+            )
+            arrived = fetched(given, memory)
+            self._trays.give_back(tray)
+            return {0: arrived}
         deadline_of(arguments.get("ttl_s"), "ttl_s")
         asked = {name: value for name, value in arguments.items() if name != "ttl_s"}
         await self._refuse({**asked, "timeout": 0}, "take_batch")

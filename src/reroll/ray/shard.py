@@ -25,7 +25,20 @@ from reroll.ray.calls import Calls
 from reroll.ray.drawing import Drawn
 from reroll.ray.holders import Holders, Thing
 from reroll.ray.metrics import Export
-from reroll.ray.wire import Bare, Blob, Draw, Holder, Lent, Reply, Request, hand_in, put_out
+from reroll.ray.wire import (
+    Bare,
+    Blob,
+    Draw,
+    Holder,
+    Lent,
+    Lying,
+    Reply,
+    Request,
+    from_parts,
+    hand_in,
+    laid_out,
+    put_out,
+)
 from reroll.remote.groups import as_bytes
 from reroll.remote.memory import keep_freed_memory
 from reroll.rollout import Status
@@ -104,11 +117,11 @@ class Shard:
         reply = await self._calls.reply(request)
         if request.verb not in _LOOK and request.verb not in _UNBOOKED:
             await self._books.written()
-        return reply
+        return laid_out(reply, request.room)
 
-    async def calls(self, requests: Sequence[Request]) -> list[list[Any] | None]:
-        """Carry out several calls; return what replies are made of. Ask by `late` for those of calls that have to wait."""
-        replies = await self._calls.replies(requests, _PATIENCE_S)
+    async def calls(self, requests: Sequence[tuple[Any, ...]]) -> list[list[Any] | None]:
+        """Carry out several calls, given as parts; return what replies are made of. Ask by `late` for those of calls that have to wait."""
+        replies = await self._calls.replies(list(map(from_parts, requests)), _PATIENCE_S)
         await self._books.written()
         return [None if reply is None else list(reply) for reply in replies]
 
@@ -252,7 +265,7 @@ class Shard:
 
     async def _do_put(
         self,
-        items: Blob | Bare,
+        items: Blob | Lying | Bare,
         task_name: Any,
         model_step: Any = None,
         reservation: Any = None,

@@ -45,14 +45,20 @@ class Spread:
     """All shards of a buffer, seen from one event loop."""
 
     def __init__(
-        self, config: ReplayBufferConfig, lines: Sequence[Line], *, beat_s: float, keeps_refs: bool
+        self,
+        config: ReplayBufferConfig,
+        lines: Sequence[Line],
+        *,
+        beat_s: float,
+        keeps_refs: bool,
+        shares_memory: bool,
     ) -> None:
         self.lines = lines
         self._keeps_refs = keeps_refs
-        self._scratch = Scratch()
+        self._scratch = Scratch(shared=shares_memory)
         self._dice = random.Random()
         self._watch = Watch(logs=False)  # the shards log
-        self._handing = HandOut(config, lines, beat_s)
+        self._handing = HandOut(config, lines, beat_s, shares_memory=shares_memory)
 
     async def call(self, verb: str, arguments: dict[str, Any]) -> Any:
         """Return what a verb returns, over all shards."""
@@ -81,9 +87,11 @@ class Spread:
         items, step = arguments["items"], arguments.get("model_step")
         deadline = deadline_of(arguments.get("timeout"))
         with self._scratch as memory:  # until the group has arrived: it may have to be sent again
-            group = put_in(items, step, memory)
+            owner = self._scratch.owner
+            group = put_in(items, step, memory, owner)
             if isinstance(group, Blob) and group.refs and not self._keeps_refs:
-                group = put_in(resolved(group, await self._fetched(group.refs, deadline)), step, memory)
+                found = await self._fetched(group.refs, deadline)
+                group = put_in(resolved(group, found), step, memory, owner)
             return await self._send(group, arguments, deadline)
 
     async def _send(
