@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -101,14 +102,25 @@ async def test_what_is_handed_out_is_laid_out_where_it_was_asked_for_if_it_can_b
     assert found == [[0, 1, 2]] * 3, "the same call, however it is replied to"
 
 
-def test_a_tray_that_is_not_given_back_is_not_used_again():
+def test_a_tray_whose_reply_did_not_come_is_not_used_again():
     trays = Trays(shared=True)
-    lost = trays.take()
-    kept = trays.take()
-    assert kept[1] != lost[1]
-    trays.give_back(kept)
-    assert trays.take() is kept
-    assert trays.take()[1] not in (lost[1], kept[1])
+    with pytest.raises(TimeoutError), trays.lend() as lost:
+        raise TimeoutError
+    with trays.lend() as kept, trays.lend() as other:
+        assert len({lost[1], kept[1], other[1]}) == 3
+    with trays.lend() as again:
+        assert again in (kept, other)
+
+
+def test_however_many_wait_few_have_a_tray():
+    trays = Trays(shared=True)
+    with ExitStack() as waiting:
+        lent = [waiting.enter_context(trays.lend()) for _ in range(20)]
+    assert [tray is not None for tray in lent] == [True] * 8 + [False] * 12
+    with trays.lend() as tray:
+        assert tray is not None
+    with Trays(shared=False).lend() as tray:
+        assert tray is None
 
 
 def test_only_the_memory_that_is_named_is_read():

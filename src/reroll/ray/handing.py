@@ -137,13 +137,12 @@ class HandOut:
         timeout, wait = arguments.get("timeout"), bool(arguments.get("wait"))
         deadline = deadline_of(timeout)
         if len(self._lines) == 1:
-            limit, (memory, owner) = timeout if wait else 0, (tray := self._trays.take())
-            given = await self._lines[0].call(
-                "lend", dict(arguments), timeout=limit, holder=this_holder(), room=owner
-            )
-            arrived = fetched(given, memory)
-            self._trays.give_back(tray)
-            return {0: arrived}
+            with self._trays.lend() as tray:
+                memory, room = tray or (None, None)
+                given = await self._lines[0].call(
+                    "lend", dict(arguments), timeout=timeout if wait else 0, holder=this_holder(), room=room
+                )
+                return {0: fetched(given, memory)}
         deadline_of(arguments.get("ttl_s"), "ttl_s")
         asked = {name: value for name, value in arguments.items() if name != "ttl_s"}
         await self._refuse({**asked, "timeout": 0}, "take_batch")

@@ -1,5 +1,7 @@
 """Memory for groups on their way: used again and again, since new memory costs more than what is written to it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from mmap import mmap
 from types import TracebackType
 from typing import Final
@@ -10,6 +12,8 @@ _SIZE: Final = 1 << 24
 _TRAY: Final = 1 << 23
 """Larger batches arrive by Ray, as views: they would be copied once more here."""
 
+
+_TRAYS: Final = 8
 
 Tray = tuple[mmap, Owner | None]
 
@@ -39,18 +43,25 @@ class Scratch:
 class Trays:
     """Memory that a shard lays groups out in when it hands them out, a tray for each call.
 
-    A tray that is not given back is not used again: the shard may still write to it. For one event loop.
+    Only a few calls have one, however many wait: each takes a file. For one event loop.
     """
 
     def __init__(self, *, shared: bool) -> None:
         self._shared = shared
-        self._free: Tray | None = None
+        self._free: list[Tray] = []
+        self._used = 0
 
-    def take(self) -> Tray:
-        """Return a tray that nobody else uses."""
-        tray, self._free = self._free, None
-        return new_memory(_TRAY, shared=self._shared) if tray is None else tray
-
-    def give_back(self, tray: Tray) -> None:
-        """Keep a tray for the next call: the reply is here, and nobody writes to it any more."""
-        self._free = tray
+    @contextmanager
+    def lend(self) -> Iterator[Tray | None]:
+        """Lend a tray, until the reply is here. If it does not come, the tray is not used again: the shard may write to it."""
+        if not self._shared or self._used >= _TRAYS:
+            yield None
+            return
+        self._used += 1
+        try:
+            tray = self._free.pop() if self._free else new_memory(_TRAY, shared=True)
+            yield tray
+            if not self._free:
+                self._free.append(tray)
+        finally:
+            self._used -= 1

@@ -120,7 +120,7 @@ class Shard:
         return laid_out(reply, request.room)
 
     async def calls(self, requests: Sequence[tuple[Any, ...]]) -> list[list[Any] | None]:
-        """Carry out several calls, given as parts; return what replies are made of. Ask by `late` for those of calls that have to wait."""
+        """Carry out several calls, given as parts; return what replies are made of. Those of calls that wait: by `late`."""
         replies = await self._calls.replies(list(map(from_parts, requests)), _PATIENCE_S)
         await self._books.written()
         return [None if reply is None else list(reply) for reply in replies]

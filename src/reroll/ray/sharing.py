@@ -50,12 +50,16 @@ def new_memory(size: int, *, shared: bool) -> tuple[mmap, Owner | None]:
     name = f"reroll-{uuid.uuid4().hex}"
     try:
         fd = os.memfd_create(name) if shared else None
-    except (AttributeError, OSError):  # not on this system
+    except (AttributeError, OSError):  # not on this system, or no file may be opened any more
         fd = None
     if fd is None:
         return mmap(-1, size, access=ACCESS_COPY), None
-    os.ftruncate(fd, size)
-    memory = mmap(fd, size)
+    try:
+        os.ftruncate(fd, size)
+        memory = mmap(fd, size)
+    except OSError:
+        os.close(fd)
+        return mmap(-1, size, access=ACCESS_COPY), None
     finalize(memory, os.close, fd)
     return memory, Owner(ray.get_runtime_context().get_node_id(), os.getpid(), fd, name)
 

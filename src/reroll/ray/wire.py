@@ -206,9 +206,9 @@ def laid_out(reply: Reply, room: Owner | None) -> Reply:
     return reply
 
 
-def fetched(lent: Lent, memory: mmap) -> Lent:
+def fetched(lent: Lent, memory: mmap | None) -> Lent:
     """Return what was lent with its bytes, from memory where they were laid out."""
-    if not lent.laid_out:
+    if not lent.laid_out or memory is None:
         return lent
     memory.seek(0)
     sizes = iter(lent.laid_out)
