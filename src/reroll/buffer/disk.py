@@ -4,6 +4,7 @@ Calls change the buffer first, and then wait here until that is written. What ch
 into the next one, so that many calls share it, and the event loop never waits for the disk.
 """
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -433,26 +434,20 @@ class Disk:
     def settle(self, groups: Iterable[Group]) -> None:
         """Let go of rollouts that do not fit into memory, or were consumed; they are on disk."""
         being_written = {} if self._now is None else self._now.groups
+        most = math.inf if self._max_resident_bytes is None else self._max_resident_bytes
         for group in groups:
             uid = group.uid
-            if not group.is_here or uid in self._blobs or uid in being_written or uid in self._held:
+            may_go = self._resident > most or self._groups.is_kept(uid)
+            if not may_go or uid in being_written or uid in self._blobs or uid in self._held:
                 continue
-            if self._groups.is_kept(group.uid) or (
-                self._max_resident_bytes is not None and self._resident > self._max_resident_bytes
-            ):
+            if group.is_here:
                 group.unload()
-                self._discount(group.uid)
+                self._discount(uid)
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of rollouts that are in memory, by the estimate that rows have."""
         return self._resident
-
-    def before_change(self, group: Group) -> None:
-        """Nothing to do: rollouts were encoded when they were put."""
-
-    def before_record(self, group: Group) -> None:
-        """Nothing to do: rows that change are written anyway."""
 
     def forget(self, group: Group) -> None:
         """Learn that a group has no row any more."""

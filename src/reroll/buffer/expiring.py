@@ -145,8 +145,8 @@ class Expiring(Payloads):
         )
         for slot in slots.tolist():
             group = self._group(slot)
-            for keeper in self.keepers:
-                keeper.before_record(group)
+            for witness in self.witnesses:
+                witness.before_record(group)
             group.expire_later(task.step or 0)
 
     def _expire_members(self, task: Task, slot: int, staleness: Mapping[int, int]) -> None:

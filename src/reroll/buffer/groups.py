@@ -198,7 +198,7 @@ class Groups(Expiring):
 
     def show(self, handed: Handed) -> list[list[Any]]:
         """Return the rollouts of groups that somebody gets to see."""
-        if self.keepers:
+        if self.witnesses:
             for group in handed.groups:
                 self._before_change(group)
         return handed.show()

@@ -14,14 +14,18 @@ from reroll.engine.engine import Engine
 from reroll.errors import UnknownUid
 
 
-class Keeper(Protocol):
-    """Who keeps rollouts outside of this process, or writes them down."""
+class Witness(Protocol):
+    """Who writes groups down as they were at a moment, while they go on."""
 
     def before_change(self, group: Group) -> None:
         """Encode the rollouts of a group, if that is still to be done: somebody will see or change them now."""
 
     def before_record(self, group: Group) -> None:
         """Note what is known of a group, if that is still to be done: it will change now, its rollouts later."""
+
+
+class Keeper(Protocol):
+    """Who keeps rollouts outside of this process."""
 
     def load(self, groups: Sequence[Group]) -> None:
         """Let groups have their rollouts."""
@@ -46,7 +50,8 @@ class Payloads:
         self._groups: list[Group | None] = []  # by slot
         self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
         self._kept: dict[int, int] = {}  # the same of groups that were consumed, which may be undone
-        self.keepers: list[Keeper] = []
+        self.keeper: Keeper | None = None
+        self.witnesses: list[Witness] = []
 
     def __len__(self) -> int:
         return sum(len(pool) for task in self.engine.tasks.values() for pool in task.pools)
@@ -92,8 +97,8 @@ class Payloads:
     def load(self, groups: Sequence[Group]) -> None:
         """Let groups have their rollouts, here and now."""
         missing = [group for group in groups if not group.is_here]
-        for keeper in self.keepers if missing else ():
-            keeper.load(missing)
+        if missing and self.keeper is not None:
+            self.keeper.load(missing)
 
     def _group(self, slot: int) -> Group:
         group = self._groups[slot]
@@ -108,9 +113,10 @@ class Payloads:
 
     def _forget(self, slots: IntArray) -> None:
         groups, slot_of, returned = self._groups, self._slot_of, self.out.returned
+        keeper = self.keeper
         for slot in slots.tolist():
             group = self._group(slot)
-            for keeper in self.keepers:
+            if keeper is not None:
                 keeper.forget(group)
             if returned:
                 returned.discard(group.uid)
@@ -145,5 +151,5 @@ class Payloads:
         }
 
     def _before_change(self, group: Group) -> None:
-        for keeper in self.keepers:
-            keeper.before_change(group)
+        for witness in self.witnesses:
+            witness.before_change(group)

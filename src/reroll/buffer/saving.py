@@ -36,11 +36,11 @@ class Saving(Shell):
         snapshot = Snapshot(
             self._groups, self._leases, self._put_ids, self._rest(), allow_pickle=self._allow_pickle
         )
-        self._groups.keepers.append(snapshot)
+        self._groups.witnesses.append(snapshot)
         try:
             await self._waits.aside(lambda: write_checkpoint(path, snapshot.changes()))
         finally:
-            self._groups.keepers.remove(snapshot)
+            self._groups.witnesses.remove(snapshot)
 
     async def resume(self, path: str | PathLike[str], *, on_corrupt: Damaged = "raise") -> None:
         """Become what was saved, or what a durable buffer left behind, and go on with the same samples.

@@ -78,7 +78,7 @@ class Shell:
         )
         if memory is None:
             disk.forget_interrupted()
-        self._groups.keepers.append(disk)
+        self._groups.keeper = disk
         if memory is not None:
             self._become(memory, store.path)  # rows that come home are written with the next change
             self._leases.changed, self._put_ids.changed = set(), {}

@@ -5,7 +5,7 @@ that somebody is about to see or change meanwhile is encoded first, as it was.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -74,12 +74,6 @@ class Snapshot:
         with self._lock:
             if group.uid in self._pending:
                 self._records.setdefault(group.uid, group.record())
-
-    def load(self, groups: Sequence[Group]) -> None:
-        """Nothing to do: they are all here."""
-
-    def forget(self, group: Group) -> None:
-        """Nothing to do: it is still referred to."""
 
     def _keep(self, group: Group, items: list[Any] | None = None) -> None:
         with self._lock:
