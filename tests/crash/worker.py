@@ -28,7 +28,7 @@ from crash.numbered import (
 )
 from reroll import ReplayBuffer
 from reroll.engine.ledger import closes
-from reroll.store import amending
+from reroll.store import amending, folding
 
 MAX_OPEN = 3
 """Leases that one process leaves open."""
@@ -289,7 +289,7 @@ def _told(result: Any, op: dict[str, Any]) -> Any:
 async def main() -> None:
     orders = json.loads(sys.stdin.readline())
     faulthandler.dump_traceback_later(60, exit=True)  # one that hangs says where
-    opening, writing = Trap(orders["dies_opening_at"]), Trap(orders["dies_writing_at"], "reroll store")
+    opening, writing = Trap(orders["dies_opening_at"]), Trap(orders["dies_writing_at"], "reroll ")
     tell(opening=True)
     if writing.at is not None:  # it makes a process slower
         writing.set_for_threads()
@@ -299,6 +299,8 @@ async def main() -> None:
         orders["life"] % 2
     ):  # batches here are small: let every changed row be kept in a fact, and most not for long
         amending.FEW, amending.MAX_ROWS = 0, 20
+    if orders["life"] % 3:  # and the log is, after each commit or two, being folded into the file
+        folding.LOG_BYTES = 1 << 18
     buffer = config(orders["directory"], **orders["options"]).build()
     opening.lift()
     tell(opened=opening.events)
