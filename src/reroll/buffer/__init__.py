@@ -7,9 +7,10 @@ read_only      the verbs that only look, over a file
 arguments      checks of what callers hand in
 
 What happens, synchronous, never waiting:
-groups         what the verbs do to groups; payloads: which group is where; expiring: what is too stale
+groups         what the verbs do to groups, on hand_outs (taking, sampling, lending, and undoing that), expiring (what is
+               too stale), payloads (which group is where)
 group          one group: its rollouts, and what is known of each; packed: one that stays bytes
-handed         groups on their way out
+handed         the groups of one hand-out, on their way
 put            a put as a plan: decided without changing anything, carried out in one step
 signals        what a group is worth training on
 patch          late fields

@@ -4,32 +4,27 @@ Rows decide and rollouts follow. What is here is told the time, and holds no loc
 or a typed error before anything has changed.
 """
 
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from reroll.buffer.expiring import Expiring
 from reroll.buffer.group import Group, tell_uid
-from reroll.buffer.handed import Handed
+from reroll.buffer.hand_outs import HandOuts
 from reroll.buffer.packed import Packed
 from reroll.buffer.patch import patch_members
 from reroll.buffer.put import Decision, Put, look, row_of
 from reroll.buffer.signals import priority_of
-from reroll.engine.columns import NO_VERSION, OUT, PLACES, RESIDENT, UNCOMMITTED, IntArray
-from reroll.engine.lending import Settled, Steps, lend, use
+from reroll.engine.columns import OUT, RESIDENT, IntArray
+from reroll.engine.lending import Settled, Steps, use
 from reroll.engine.priorities import checked_priority
-from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_last
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
-from reroll.engine.uses import used_of
-from reroll.errors import InvalidArgument, Superseded, UncommittedWarning
+from reroll.errors import InvalidArgument, Superseded
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
-from reroll.sample import sample_infos
 
 
-class Groups(Expiring):
+class Groups(HandOuts):
     """What the verbs of a buffer do to its groups."""
 
     def plan_put(
@@ -140,153 +135,6 @@ class Groups(Expiring):
         self._forget(gone)
         return uid if uid in self._slot_of else None
 
-    def take(self, task: Task, status: int, n: int) -> Handed:
-        """Take up to n groups out. Raises WouldBlock while limiter or sampler do not allow it."""
-        engine, columns = self.engine, self.engine.columns
-        before = engine.last_use
-        slots, gone = engine.take(task, status, n, task.step)
-        handed = self._handed(task, status, slots)
-        handed.leaves = len(gone) > 0
-        if task.settings.is_durable:  # else nothing comes between this and the caller, and it is never undone
-            handed.used = used_of(0, columns, slots)
-            self._note_use(handed, before)
-        if status == COMPLETED:
-            handed.uses = columns.uses[slots].tolist()
-        elif status in RETURNING:
-            for group in handed.groups:
-                self.out.add(group)
-        handed.again = self._note(task, status, slots)
-        self._forget(gone)
-        self._settle_uses(task, slots)
-        return handed
-
-    def sample(self, task: Task, n: int, *, replace: bool) -> Handed:
-        """Draw n COMPLETED groups, or all if there are fewer; those without a use left go. Raises WouldBlock."""
-        before = self.engine.last_use
-        drawn = self.engine.draw(task, n, replace=replace, step=task.step)
-        handed = self._handed(task, COMPLETED, drawn.slots)
-        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn))
-        handed.uses = drawn.times_sampled.tolist()
-        rows, times = np.unique(drawn.slots, return_counts=True)
-        handed.used = used_of(0, self.engine.columns, rows, times)
-        self._note_use(handed, before)
-        handed.again = self._note(task, COMPLETED, drawn.slots)
-        self._forget(drawn.gone)
-        self._settle_uses(task, drawn.slots)
-        return handed
-
-    def lend(self, task: Task, status: int, n: int) -> Handed:
-        """Lend n groups, or all if there are fewer. Raises WouldBlock."""
-        drawn = lend(self.engine, task, status, n)
-        handed = self._handed(task, status, drawn.slots)
-        handed.again = self._note(task, status, drawn.slots)
-        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn))
-        return handed
-
-    def look(self, uids: Iterable[int]) -> list[Handed]:
-        """Return groups without taking them, each by itself. Raises UnknownUid."""
-        return self.look_at(self.slots(uids))
-
-    def look_at(self, slots: IntArray) -> list[Handed]:
-        """Do the same by slot, wherever the groups are."""
-        tasks = list(self.engine.tasks.values())
-        columns = self.engine.columns
-        return [
-            self._handed(tasks[columns.task[slot]], int(columns.status[slot]), np.array([slot]))
-            for slot in slots.tolist()
-        ]
-
-    def show(self, handed: Handed) -> list[list[Any]]:
-        """Return the rollouts of groups that somebody gets to see."""
-        if self.witnesses:
-            for group in handed.groups:
-                self._before_change(group)
-        return handed.show()
-
-    def hand_over(self, handed: Handed) -> list[list[Any]]:
-        """Return the rollouts of groups that are handed out; those that are rolled again come back by them."""
-        shown = self.show(handed)
-        if handed.status in RETURNING:
-            for group in handed.groups:
-                self.out.learn(group)
-        return shown
-
-    def count_handed(self, handed: Handed) -> None:
-        """Count what is trained."""
-        if len(handed.uses):
-            self.flow.trained_all(*self._training(handed))
-
-    def _training(self, handed: Handed) -> tuple[str, list[Group], int | None, Sequence[int], list[int]]:
-        return handed.task.name, handed.groups, handed.step, handed.uses, handed.told
-
-    def take_back(self, handed: Handed) -> None:
-        """Undo a hand-out that reached nobody, as far as it is still what happened last to its groups."""
-        assert handed.used is not None  # noqa: S101  (looking takes nothing)
-        engine, task, status = self.engine, handed.task, handed.status
-        slots = self._still_here(handed)
-        if status == COMPLETED:
-            consumed = np.intersect1d(handed.consumed, slots)
-            undone = undo_last(engine, task, handed.used, consumed, handed.number)
-            if undone is None:
-                return
-            self._take_up(undone.back)
-            self._forget(undone.gone)
-            self.flow.untrained_all(*self._training(handed))
-        elif status in RETURNING:
-            attempts = dict(zip(handed.used.uids.tolist(), handed.used.attempts.tolist(), strict=True))
-            mine = [s for s in slots.tolist() if self._is_out_since(s, attempts)]
-            slots = np.array(mine, np.int64)
-            for group in self.groups(slots):
-                self.out.take_back(group.uid)
-            task.rolling -= len(slots)
-            engine.lower(task, status, slots, PLACES[OUT])
-        elif len(slots):
-            engine.lower(task, status, slots, PLACES[UNCOMMITTED])
-            self._take_up(slots)
-            self._forget(engine.trim_rejected(task))
-        self.forget_again(handed)
-
-    def can_take_back(self, handed: Handed) -> bool:
-        """Return whether a hand-out can still be undone: its step was not committed, let go or rewound meanwhile."""
-        return handed.number is None or handed.number in handed.task.log
-
-    def forget_again(self, handed: Handed) -> None:
-        """Let leases that had ended not know of a hand-out that reached nobody."""
-        if handed.again and self.on_take_back is not None:
-            self.on_take_back(handed.again)
-
-    def _is_out_since(self, slot: int, attempts: Mapping[int, int]) -> bool:
-        columns = self.engine.columns
-        same = attempts[int(columns.uid[slot])] == columns.attempts[slot]
-        return bool(same and columns.place[slot] == OUT)
-
-    def let_go(self, handed: Handed) -> None:
-        """Forget groups that this consumed for no training step, now that it is written down."""
-        consumed = handed.consumed
-        if (
-            handed.number is None
-            and len(consumed)
-            and (self.engine.columns.used_at[consumed] == NO_VERSION).any()
-        ):
-            self._let_go(np.intersect1d(consumed, self._still_here(handed)))
-
-    def lose(self, uids: Iterable[int]) -> None:
-        """Give up groups that are damaged, wherever they are; those that went meanwhile are passed over."""
-        lost = self.all_slots(uid for uid in uids if self.find(uid) is not None)
-        for slot in lost.tolist():
-            self.out.discard(self._group(slot).uid)
-        self.engine.lose(lost)
-        self._forget(lost)
-
-    def leave_out(self, handed: Handed, uids: Collection[int]) -> None:
-        """Leave damaged groups out of what is shown, and give them up."""
-        if uids:
-            self.lose(group.uid for group in handed.groups if group.uid in uids)
-            if len(handed.uses):
-                self.flow.untrained_all(*self._training(handed))
-            handed.leave_out(uids)
-            self.count_handed(handed)
-
     def come_home(self, back: IntArray, gone: IntArray) -> None:
         """Follow rows that were lent or out, and are back; their producers may live, and put them again."""
         self._forget(gone)
@@ -312,15 +160,6 @@ class Groups(Expiring):
     def forget_rows(self, slots: IntArray) -> None:
         """Forget groups whose rows are no more."""
         self._forget(slots)
-
-    def _let_go(self, slots: IntArray) -> None:
-        self._forget(let_go_of_consumed(self.engine, slots))
-
-    def _still_here(self, handed: Handed) -> IntArray:
-        """Return the rows that are still those of what was handed out."""
-        uids = np.array([group.uid for group in handed.groups], np.int64)
-        found: IntArray = handed.slots[self.engine.columns.uid[handed.slots] == uids]
-        return found
 
     def use(self, uids: Iterable[int], status: int, steps: Steps) -> None:
         """Let groups that are still resident, and were lent with this status for these steps, count a use."""
@@ -444,42 +283,6 @@ class Groups(Expiring):
             if put.tags is not None:
                 columns.tags[slot] = put.tags
         return uid, slot, gone
-
-    def _handed(self, task: Task, status: int, slots: IntArray) -> Handed:
-        told = self.engine.columns.staleness[slots].tolist()
-        handed = Handed(task, status, slots, [self._group(slot) for slot in slots.tolist()], told, task.step)
-        if task.rewound:
-            handed.ahead = np.flatnonzero(self.engine.is_ahead(slots)).tolist()
-        return handed
-
-    def _settle_uses(self, task: Task, slots: IntArray) -> None:
-        """Put groups aside that were consumed and may come back, and let go of the oldest step if too many are kept."""
-        if not task.settings.max_uncommitted_steps and not task.settings.is_durable:
-            return
-        self._put_aside(slots)
-        while (released := let_go_of_oldest(self.engine, task)) is not None:
-            step, gone = released
-            self._forget(gone)
-            warnings.warn(
-                f"what task {task.name!r} used in training step {step} cannot be undone any more: more than "
-                f"{task.settings.max_uncommitted_steps} steps were used without a commit. Call commit(step) when the "
-                "trainer's checkpoint of a step is on disk, or set max_uncommitted_steps",
-                UncommittedWarning,
-                stacklevel=2,
-            )
-
-    def _note_use(self, handed: Handed, before: int) -> None:
-        """Remember what a hand-out did, after so many uses, in case that it is to be undone."""
-        columns = self.engine.columns
-        handed.consumed = handed.slots[columns.place[handed.slots] == UNCOMMITTED]
-        if self.engine.last_use > before:
-            handed.number = self.engine.last_use
-
-    def _note(self, task: Task, status: int, slots: IntArray) -> Mapping[int, set[int]]:
-        """Tell who keeps leases that groups are with somebody else now; replayed ones are with many at once."""
-        if self.on_hand_out is not None and (status != COMPLETED or task.settings.max_times_sampled == 1):
-            return self.on_hand_out([self._group(slot).uid for slot in slots.tolist()])
-        return {}
 
 
 def _checked_tags(tags: Mapping[str, Scalar] | None) -> dict[str, Scalar] | None:

@@ -248,7 +248,10 @@ class HandingOut(Shell):
     def _is_ready_at_once(
         self, queues: Iterable[Hashable], wanted: Mapping[Task, int], status: int, step: int | None
     ) -> bool:
-        """Return whether nobody is before this call and all is there; who need not wait is spared the way there."""
+        """Learn the step if nobody is before this call and all is there; return whether it still is.
+
+        Who need not wait is spared the way there.
+        """
         if any(map(self._waits.waiting, queues)) or not self._is_ready(wanted, status):
             return False
         if step is None:
