@@ -126,9 +126,7 @@ class Group:
 
     def prompt_tokens(self) -> int:
         """Return how many tokens are left when all members are emptied."""
-        if self.prompts is not None:
-            return self.prompts
-        return sum(read_length("prompt_ids", getattr(item, "prompt_ids", None)) or 0 for item in self.items)
+        return count_prompts(self.items) if self.prompts is None else self.prompts
 
     def expire_later(self, step: int) -> None:
         """Let all members expire as of a step; they are emptied when they are shown."""
@@ -246,6 +244,11 @@ class Group:
     def encoded(self) -> None:
         """Learn that the rollouts were encoded as they are now."""
         self.applied, self.emptied = _NOTHING, None
+
+
+def count_prompts(rollouts: Iterable[Any]) -> int:
+    """Return how many tokens the prompts have."""
+    return sum(read_length("prompt_ids", getattr(item, "prompt_ids", None)) or 0 for item in rollouts)
 
 
 def tell_uid(rollouts: Iterable[Any], uid: int) -> None:

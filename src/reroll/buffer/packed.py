@@ -15,11 +15,10 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from reroll.buffer.group import BOUND, Group, Integer, Whole
+from reroll.buffer.group import BOUND, Group, Integer, Whole, count_prompts
 from reroll.codec import count_plain_rollouts, decode, encode, encode_into
 from reroll.errors import CorruptData, InvalidArgument
 from reroll.rollout import GroupSummary, Status, summarize
-from reroll.rollout.foreign import read_length
 from reroll.rollout.measure import Measure
 from reroll.store import Blob
 
@@ -119,9 +118,7 @@ def _known_of(items: Sequence[Any], model_step: int | None) -> bytes:
         reward_std=summary.reward_std,
         measure=summary.measure,
         group_uids=[uid for uid in carried if type(uid) is int and abs(uid) < BOUND],
-        prompt_tokens=sum(
-            read_length("prompt_ids", getattr(item, "prompt_ids", None)) or 0 for item in items
-        ),
+        prompt_tokens=count_prompts(items) if summary.prompt_tokens is None else summary.prompt_tokens,
         group_id=None if summary.group_id is None else encode(summary.group_id, root="group_id"),
     )
     return _write(known)
