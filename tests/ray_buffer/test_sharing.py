@@ -21,7 +21,7 @@ from reroll.testing.buffer.builders import group, names
 
 pytestmark = [
     pytest.mark.usefixtures("ray_cluster"),
-    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing is shared here"),
+    pytest.mark.skipif(sys.platform != "linux", reason="memory is shared by a memfd of Linux"),
 ]
 
 FIFO = ReplayBufferConfig(sampler="fifo")
@@ -160,3 +160,26 @@ def test_where_nothing_is_to_be_shared_there_is_no_owner():
     memory, owner = new_memory(1 << 16, shared=False)
     assert owner is None
     assert put_in(group("a"), None, memory, owner).span is None
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_who_may_open_no_more_files_has_memory_that_is_not_shared(left):
+    script = f"""
+import os, resource
+from reroll.ray.sharing import new_memory
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+opened = []
+try:
+    while True:
+        opened.append(os.dup(0))
+except OSError:
+    pass
+for fd in opened[:{left}]:
+    os.close(fd)
+memory, owner = new_memory(1 << 16, shared=True)
+memory.write(b"group")
+assert owner is None and memory[:5] == b"group"
+for _ in range({left}):
+    os.close(os.dup(0))  # what was opened for it is closed again
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, stdin=subprocess.DEVNULL)

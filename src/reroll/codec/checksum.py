@@ -1,4 +1,4 @@
-"""The checksum of a blob: CRC-32, several times as quick where zlib-ng is installed (extras `fast` and `server`)."""
+"""The checksum of a blob: CRC-32, several times as quick where zlib-ng is installed (extras `fast`, `server`, `ray`)."""
 
 import zlib
 from collections.abc import Callable

@@ -9,11 +9,11 @@ from typing import Final
 from reroll.ray.sharing import Owner, new_memory
 
 _SIZE: Final = 1 << 24
+"""Of what puts write to."""
 _TRAY: Final = 1 << 23
 """Larger batches arrive by Ray, as views: they would be copied once more here."""
-
-
 _TRAYS: Final = 8
+"""Calls that have one at a time."""
 
 Tray = tuple[mmap, Owner | None]
 
