@@ -87,3 +87,12 @@ async def test_a_name_is_taken_once_and_a_wrong_buffer_is_not_made(tmp_path):
         )
     with pytest.raises(Closed):
         RayReplayBuffer.connect("never")
+
+
+def test_what_is_no_configuration_is_told_before_anything_starts(ray_cluster):
+    with pytest.raises(
+        InvalidArgument, match=r"config must be a ReplayBufferConfig, not dict; ReplayBufferConfig\(\*\*"
+    ):
+        RayReplayBuffer.create({"capacity": 1}, name="plain")
+    with pytest.raises(Closed, match=r"no buffer 'reroll:plain:0' in namespace 'other', .* name it"):
+        RayReplayBuffer.connect("plain", namespace="other", timeout=5)

@@ -57,7 +57,10 @@ class Line:
             try:
                 self._actor = ray.get_actor(self.name, namespace=self.namespace)
             except ValueError as error:
-                raise Closed(f"there is no buffer {self.name!r}, or it was closed") from error
+                raise Closed(
+                    f"there is no buffer {self.name!r} in namespace {self.namespace!r}, or it was closed; one that another "
+                    "driver created is in that driver's namespace: name it"
+                ) from error
         return self._actor
 
     async def call(

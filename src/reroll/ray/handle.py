@@ -92,6 +92,10 @@ class Handle:
         the actors do not start.
 
         """
+        if not isinstance(config, ReplayBufferConfig):
+            raise InvalidArgument(
+                f"config must be a ReplayBufferConfig, not {type(config).__name__}; ReplayBufferConfig(**fields) makes one"
+            )
         if num_shards < 1:
             raise InvalidArgument(f"num_shards must be at least 1, not {num_shards}")
         parts = divided(config, num_shards)
@@ -132,7 +136,10 @@ class Handle:
 
     @classmethod
     def connect(cls, name: str = "reroll", *, namespace: str | None = None, timeout: float = 60.0) -> Self:
-        """Return a handle of a buffer that somebody has created. Raises Closed if there is none, Unreachable."""
+        """Return a handle of a buffer that somebody has created in this namespace of Ray, None: that of this job.
+
+        Raises Closed if there is none, Unreachable.
+        """
         space = ray.get_runtime_context().namespace if namespace is None else namespace
         line = Line(actor_name(name, 0), space, timeout)
         return cls(line.call_now("about", timeout))
