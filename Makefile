@@ -41,17 +41,22 @@ test: $(STAMP)  ## Run the test suite.
 test-slow: $(STAMP)  ## Run the whole suite, with the long runs.
 	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest
 
-# TRL brings its own torch and transformers: an environment for each version.
-.PRECIOUS: $(TRL)/%/.installed
-$(TRL)/%/.installed: pyproject.toml tests/trl/requirements.txt
+# TRL brings its own torch and transformers, hence an environment of its own. What the older version needs is
+# in it too: of that one only its own package is kept, to be put before the newer one.
+$(TRL)/1.16.0/.installed: pyproject.toml tests/trl/requirements.txt
 	@echo "Setting up $(@D) (once; a minute or so) ..."
 	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . 'trl==$*' -r tests/trl/requirements.txt
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . trl==1.16.0 -r tests/trl/requirements.txt
 	@touch $@
 
-test-trl: $(TRL)/1.16.0/.installed $(TRL)/1.13.0/.installed  ## Run the tests against TRL, in environments of their own.
-	$(TRL)/1.16.0/bin/python -m pytest -c tests/trl/pytest.ini tests/trl
-	$(TRL)/1.13.0/bin/python -m pytest -c tests/trl/pytest.ini tests/trl/test_replay.py
+$(TRL)/1.13.0/.installed: $(TRL)/1.16.0/.installed
+	@rm -rf $(@D)
+	@$(TRL)/1.16.0/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) trl==1.13.0
+	@touch $@
+
+test-trl: $(TRL)/1.16.0/.installed $(TRL)/1.13.0/.installed  ## Run the tests against TRL, in an environment of their own.
+	REROLL_TRL=1.16.0 $(TRL)/1.16.0/bin/python -m pytest -c tests/trl/pytest.ini tests/trl
+	REROLL_TRL=1.13.0 PYTHONPATH=$(CURDIR)/$(TRL)/1.13.0 $(TRL)/1.16.0/bin/python -m pytest -c tests/trl/pytest.ini tests/trl/test_replay.py
 
 lint: $(STAMP)  ## Check style, formatting and types.
 	$(BIN)/ruff check .
