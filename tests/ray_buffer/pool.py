@@ -26,7 +26,7 @@ _FREE: dict[int, list[tuple[str, list[Any]]]] = {}
 @contextmanager
 def own_buffer(config: ReplayBufferConfig, **options: Any) -> Iterator[RayReplayBuffer]:
     """Make a buffer in actors of its own, which end with it."""
-    buffer = RayReplayBuffer.create(config, name=f"own-{next(_NAMES)}", **options)
+    buffer = RayReplayBuffer.create(config, **{"name": f"own-{next(_NAMES)}", **options})
     try:
         yield buffer
     finally:

@@ -19,6 +19,7 @@ from reroll import (
     Unreachable,
 )
 from reroll.ray import BlockingRayReplayBuffer, RayReplayBuffer
+from reroll.ray.holding import heart
 from reroll.remote.verbs import SIGNATURES
 from reroll.testing.buffer.builders import group, names
 
@@ -89,10 +90,36 @@ async def test_a_name_is_taken_once_and_a_wrong_buffer_is_not_made(tmp_path):
         RayReplayBuffer.connect("never")
 
 
+async def test_buffers_of_one_name_in_two_namespaces_are_two():
+    config = ReplayBufferConfig(sampler="fifo")
+    with own_buffer(config, name="twin") as here, own_buffer(config, name="twin", namespace="other") as there:
+        await here.put(group("a"), "t")
+        await there.put(group("b"), "t")
+        before = len(heart._held)
+        batches = [await buffer.lease({"t": 1}) for buffer in (here, there)]
+        assert [names(batch.groups["t"]) for batch in batches] == [["a"], ["b"]]
+        assert len(heart._held) == before + 2, "both are told that this process lives"
+        for batch in batches:
+            await batch.ack()
+        assert len(heart._held) == before
+        assert (len(here), len(there)) == (0, 0)
+    for space in (None, "other"):
+        with pytest.raises(Closed, match="'twin'"):
+            RayReplayBuffer.connect("twin", namespace=space)
+
+
+async def test_who_calls_a_closed_buffer_is_told_its_name():
+    with own_buffer(ReplayBufferConfig(), name="gone") as buffer:
+        await buffer.put(group("a"), "t")
+        await buffer.close()
+        with pytest.raises(Closed, match="the buffer 'gone' was closed"):
+            await buffer.put(group("b"), "t")
+
+
 def test_what_is_no_configuration_is_told_before_anything_starts(ray_cluster):
     with pytest.raises(
         InvalidArgument, match=r"config must be a ReplayBufferConfig, not dict; ReplayBufferConfig\(\*\*"
     ):
         RayReplayBuffer.create({"capacity": 1}, name="plain")
-    with pytest.raises(Closed, match=r"no buffer 'reroll:plain:0' in namespace 'other', .* name it"):
+    with pytest.raises(Closed, match=r"no buffer 'plain' in namespace 'other', .* name it"):
         RayReplayBuffer.connect("plain", namespace="other", timeout=5)

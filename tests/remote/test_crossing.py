@@ -130,5 +130,7 @@ def test_a_limiter_of_ones_own_does_not_cross():
 def test_arguments_are_bound_as_the_verb_would():
     assert bound("forget", ((uid for uid in (1, 2)),), {}) == {"uids": [1, 2]}
     assert bound("patch", (5,), {"reward": [1.0]}) == {"uid": 5, "reward": [1.0]}
-    with pytest.raises(TypeError, match="group_status"):
+    with pytest.raises(TypeError, match=r"^count\(\): .*group_status"):
         bound("count", ("t",), {})
+    with pytest.raises(TypeError, match=r"^count\(\): .*positional"):
+        bound("count", ("t", "completed", 3), {})

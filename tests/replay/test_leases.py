@@ -113,6 +113,21 @@ async def test_after_await_it_is_the_holder_who_ends_it():
     assert await in_order(buffer) == uids[1:]
 
 
+async def test_a_lease_that_was_not_taken_tells_how_to():
+    buffer = fifo()
+    await fill(buffer, 2)
+    for name in ("groups", "ack"):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'; .*`await buffer.lease"):
+            getattr(buffer.lease({TASK: 1}), name)
+    with pytest.raises(AttributeError, match=r"no attribute 'grops'$"):
+        _ = buffer.lease({TASK: 1}).grops
+    blocking = ReplayBufferConfig().build_blocking()
+    with pytest.raises(AttributeError, match=r"`with buffer.lease\(...\) as batch`"):
+        _ = blocking.lease({TASK: 1}).groups
+    assert repr(blocking.lease({TASK: 1}).take()) == f"BlockingBatch(id=1, counts={{'{TASK}': 0}})"
+    assert repr(await buffer.lease({TASK: 1})) == f"Batch(id=1, counts={{'{TASK}': 1}})"
+
+
 async def test_ack_after_nack_is_refused():
     buffer = fifo()
     await fill(buffer, 1)

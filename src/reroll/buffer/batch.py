@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reroll.sample import Sample
+
+_OF_A_BATCH: Final = frozenset({"id", "groups", "samples", "counts", "ack", "nack"})
 
 
 class _Holder(Protocol):
@@ -24,6 +26,9 @@ class Batch:
         }
         self.samples = samples
         """The same groups with what is known of the draw that chose each."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id}, counts={self.counts})"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -55,6 +60,13 @@ class Lease:
         self._take = take
         self._batch: Batch | None = None
 
+    if not TYPE_CHECKING:  # a checker finds it by itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise not_taken_yet(
+                self, name, "`async with buffer.lease(...) as batch`, or `await buffer.lease(...)`"
+            )
+
     def __await__(self) -> Generator[Any, None, Batch]:
         return self._take().__await__()
 
@@ -67,3 +79,11 @@ class Lease:
     ) -> None:
         if self._batch is not None:
             await self._batch.nack()
+
+
+def not_taken_yet(lease: object, name: str, how: str) -> AttributeError:
+    """Return the error of who asks a lease for what only its batch has."""
+    hint = f"; that is the batch's, which {how} gives" if name in _OF_A_BATCH else ""
+    return AttributeError(
+        f"{type(lease).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=lease
+    )

@@ -6,9 +6,9 @@ How it is run is the shell's business: under a lock in the caller's thread, or i
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.batch import Batch, Lease, not_taken_yet
 from reroll.sample import Sample
 
 P = ParamSpec("P")
@@ -35,6 +35,13 @@ class BlockingLease:
         self._run = run
         self._lease = lease
         self._batch: BlockingBatch | None = None
+
+    if not TYPE_CHECKING:  # a checker finds it by itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise not_taken_yet(
+                self, name, "`with buffer.lease(...) as batch`, or `buffer.lease(...).take()`"
+            )
 
     def take(self) -> "BlockingBatch":
         """Take the lease; without a context, somebody has to `ack` or `nack` it, or it ends by its `ttl_s`."""
@@ -68,6 +75,9 @@ class BlockingBatch:
         self.groups: dict[str, list[list[Any]]] = batch.groups
         self.samples: dict[str, list[Sample]] = batch.samples
         self.counts: dict[str, int] = batch.counts
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id}, counts={self.counts})"
 
 
 def lending(lease: Callable[Concatenate[Any, P], Lease]) -> Callable[Concatenate[Any, P], BlockingLease]:

@@ -31,11 +31,22 @@ _LARGE: Final = 1 << 22
 _Asked = tuple[Request, "asyncio.Future[Reply]"]
 
 
+def actor_name(buffer: str, shard: int) -> str:
+    """Return what Ray knows a shard of a buffer by."""
+    return f"reroll:{buffer}:{shard}"
+
+
+def shard_key(namespace: str, buffer: str, shard: int) -> str:
+    """Return what tells a shard from all others of the cluster."""
+    return f"{namespace}/{actor_name(buffer, shard)}"
+
+
 class Line:
     """The way to one shard. It belongs to one event loop."""
 
-    def __init__(self, name: str, namespace: str, patience_s: float) -> None:
-        self.name, self.namespace = name, namespace
+    def __init__(self, buffer: str, shard: int, namespace: str, patience_s: float) -> None:
+        self._buffer, self._shard, self._namespace = buffer, shard, namespace
+        self.key = shard_key(namespace, buffer, shard)
         self._patience_s = patience_s
         self._actor: Any = None
         self._seen: list[str] = []
@@ -50,15 +61,21 @@ class Line:
         self._shares = True
         """Whether the shard can read memory of this process, as far as is known."""
 
+    def __str__(self) -> str:
+        return f"shard {self._shard} of buffer {self._buffer!r}"
+
+    def _closed(self) -> Closed:
+        return Closed(f"the buffer {self._buffer!r} was closed, or whoever made it has ended")
+
     @property
     def actor(self) -> Any:
         """The actor. Raises Closed if there is none of this name."""
         if self._actor is None:
             try:
-                self._actor = ray.get_actor(self.name, namespace=self.namespace)
+                self._actor = ray.get_actor(actor_name(self._buffer, self._shard), namespace=self._namespace)
             except ValueError as error:
                 raise Closed(
-                    f"there is no buffer {self.name!r} in namespace {self.namespace!r}, or it was closed; one that another "
+                    f"there is no buffer {self._buffer!r} in namespace {self._namespace!r}, or it was closed; one that another "
                     "driver created is in that driver's namespace: name it"
                 ) from error
         return self._actor
@@ -118,13 +135,13 @@ class Line:
                     self._shares = False
                     self._seen.append(request.id)  # to be carried out anew
                 except ActorDiedError as error:  # for good: it is started again after every other end
-                    raise Closed(f"{self.name!r} was closed, or whoever made it has ended") from error
+                    raise self._closed() from error
                 except RayActorError as error:
                     now = time.monotonic()
                     away_since = now if away_since is None else away_since
                     if now - away_since > self._patience_s or (deadline is not None and now > deadline):
                         raise Unreachable(
-                            f"{self.name!r} does not answer since {now - away_since:.0f} s: see whether its node is "
+                            f"{self} does not answer since {now - away_since:.0f} s: see whether its node is "
                             "alive and has room for it, then repeat the call"
                         ) from error
                     await asyncio.sleep(pause * (0.5 + random.random()))
@@ -152,7 +169,7 @@ class Line:
                 return sent.result()
             if time_left(deadline) == 0:
                 sent.cancel()
-                raise Unreachable(f"{self.name!r} did not answer in time: see whether its node is alive")
+                raise Unreachable(f"{self} did not answer in time: see whether its node is alive")
             await self._look()
 
     async def _look(self) -> None:
@@ -246,11 +263,11 @@ class Line:
         try:
             return ray.get(getattr(self.actor, method).remote(), timeout=timeout)
         except GetTimeoutError as error:
-            raise Unreachable(f"{self.name!r} does not answer within {timeout} s") from error
+            raise Unreachable(f"{self} does not answer within {timeout} s") from error
         except ActorDiedError as error:
-            raise Closed(f"{self.name!r} was closed, or whoever made it has ended") from error
+            raise self._closed() from error
         except RayActorError as error:
-            raise Unreachable(f"{self.name!r} is being started again; repeat the call") from error
+            raise Unreachable(f"{self} is being started again; repeat the call") from error
 
 
 def time_left(deadline: float | None) -> float | None:

@@ -68,7 +68,7 @@ class HandOut:
         lent = await self._lend(arguments)
         if this_holder().actor is None:
             for index in lent:
-                heart.hold(self._lines[index].name, self._lines[index].actor, self._beat_s)
+                heart.hold(self._lines[index].key, self._lines[index].actor, self._beat_s)
         return self._number(lent), self._opened(lent)
 
     async def ack(self, number: int, train_step: int | None = None) -> None:
@@ -76,7 +76,7 @@ class HandOut:
         gone: list[int] = []
         lost: LeaseExpired | None = None
         for index, lease in self._leases(number).items():
-            heart.settle(self._lines[index].name)
+            heart.settle(self._lines[index].key)
             try:
                 await self._lines[index].call("ack", {"lease": lease, "train_step": train_step})
             except LeaseExpired as error:
@@ -87,7 +87,7 @@ class HandOut:
     async def nack(self, number: int) -> None:
         """Give a batch back."""
         for index, lease in self._leases(number).items():
-            heart.settle(self._lines[index].name)
+            heart.settle(self._lines[index].key)
             await self._lines[index].call("nack", {"lease": lease})
 
     async def end(self, number: int) -> None:

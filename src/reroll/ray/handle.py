@@ -19,7 +19,7 @@ from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument, RerollError, Unreachable
 from reroll.ray import books
-from reroll.ray.calling import GRACE_S, Line
+from reroll.ray.calling import GRACE_S, Line, actor_name, shard_key
 from reroll.ray.dividing import divided
 from reroll.ray.shard import Place, Shard
 from reroll.ray.spreading import Spread
@@ -141,7 +141,7 @@ class Handle:
         Raises Closed if there is none, Unreachable.
         """
         space = ray.get_runtime_context().namespace if namespace is None else namespace
-        line = Line(actor_name(name, 0), space, timeout)
+        line = Line(name, 0, space, timeout)
         return cls(line.call_now("about", timeout))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -270,7 +270,7 @@ class Handle:
         return range(self._about.shards)
 
     def _line(self, index: int) -> Line:
-        return Line(actor_name(self._about.name, index), self._about.namespace, self._about.unreachable_s)
+        return Line(self._about.name, index, self._about.namespace, self._about.unreachable_s)
 
     @property
     def _spread(self) -> Spread:
@@ -301,10 +301,5 @@ def _check_ready(actors: Sequence[Any], timeout: float) -> None:
             raise failure
 
 
-def actor_name(name: str, index: int) -> str:
-    """Return what Ray knows a shard of a buffer by."""
-    return f"reroll:{name}:{index}"
-
-
 def _key(about: About, index: int) -> str:
-    return f"{about.namespace}/{actor_name(about.name, index)}"
+    return shard_key(about.namespace, about.name, index)

@@ -27,23 +27,23 @@ class Heart:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def hold(self, name: str, actor: Any, every_s: float) -> None:
+    def hold(self, shard: str, actor: Any, every_s: float) -> None:
         """Something of this shard is held from now on."""
         with self._lock:
-            self._held[name] = actor, every_s, self._held.get(name, (None, 0, 0))[2] + 1
+            self._held[shard] = actor, every_s, self._held.get(shard, (None, 0, 0))[2] + 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._beat, name="reroll-heart", daemon=True)
                 self._thread.start()
         self._wake.set()
 
-    def settle(self, name: str) -> None:
+    def settle(self, shard: str) -> None:
         """One thing less of this shard is held."""
         with self._lock:
-            actor, every_s, count = self._held.get(name, (None, 0, 0))
+            actor, every_s, count = self._held.get(shard, (None, 0, 0))
             if count > 1:
-                self._held[name] = actor, every_s, count - 1
+                self._held[shard] = actor, every_s, count - 1
             else:
-                self._held.pop(name, None)
+                self._held.pop(shard, None)
 
     def _beat(self) -> None:
         while True:

@@ -52,7 +52,10 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[s
         and known.keys() >= kwargs.keys()
         and "self" not in kwargs
     ):
-        given = SIGNATURES[name].bind(None, *args, **kwargs).arguments
+        try:
+            given = SIGNATURES[name].bind(None, *args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{name}(): {error}") from None
         del given["self"]
         given.update(given.pop("fields", {}))  # patch names what it likes
     return {
