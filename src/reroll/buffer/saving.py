@@ -40,6 +40,7 @@ class Saving(Shell):
         try:
             await self._waits.aside(lambda: write_checkpoint(path, snapshot.changes()))
         finally:
+            snapshot.end()  # whoever is cancelled leaves the thread at work
             self._groups.witnesses.remove(snapshot)
 
     async def resume(self, path: str | PathLike[str], *, on_corrupt: Damaged = "raise") -> None:

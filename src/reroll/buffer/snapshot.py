@@ -21,6 +21,7 @@ from reroll.buffer.references import OBJECT, Held, References, nothing_is_stored
 from reroll.codec import encode
 from reroll.engine.columns import LEASED, OUT
 from reroll.engine.task import RETURNING
+from reroll.errors import Closed
 from reroll.store import Blob, Change, Fact
 
 _AT_ONCE: Final = 32
@@ -45,7 +46,8 @@ class Snapshot:
         self._groups = groups.groups(alive)
         self._pending = {group.uid for group in self._groups}
         self._records: dict[int, bytes] = {}
-        self._blobs: dict[int, Blob] = {}
+        self._blobs: dict[int, Blob | Exception] = {}
+        self._is_over = False
         self._references = References(nothing_is_stored, allow_pickle=allow_pickle)
         self._leases = leases.records()
         self._put_ids = list(put_ids.items().items())
@@ -75,12 +77,20 @@ class Snapshot:
             if group.uid in self._pending:
                 self._records.setdefault(group.uid, group.record())
 
+    def end(self) -> None:
+        """Learn that nobody tells of changes any more: what is not written by now never will be."""
+        with self._lock:
+            self._is_over = True
+
     def _keep(self, group: Group, items: list[Any] | None = None) -> None:
         with self._lock:
             if group.uid in self._pending:
                 self._pending.discard(group.uid)
                 self._records.setdefault(group.uid, group.record())
-                self._blobs[group.uid] = self._encode(group, items)
+                try:
+                    self._blobs[group.uid] = self._encode(group, items)
+                except Exception as error:  # noqa: BLE001  (it is the save that fails, not whoever gets the group)
+                    self._blobs[group.uid] = error
 
     # --- for the thread
 
@@ -117,11 +127,16 @@ class Snapshot:
 
     def _take(self, group: Group) -> tuple[bytes, Blob]:
         with self._lock:
+            if self._is_over:
+                raise Closed("the save was cancelled, and groups may have changed since")
             if group.uid not in self._pending:
-                return self._records.pop(group.uid), self._blobs.pop(group.uid)
+                record, blob = self._records.pop(group.uid), self._blobs.pop(group.uid)
+                if isinstance(blob, Exception):
+                    raise blob
+                return record, blob
             self._pending.discard(group.uid)
-            record = self._records.pop(group.uid, None) or group.record()
-            return record, self._encode(group)
+            known = self._records.pop(group.uid, None) or group.record()
+            return known, self._encode(group)
 
     def _encode(self, group: Group, items: list[Any] | None = None) -> Blob:
         """Return the rollouts of a group as bytes, or these instead."""

@@ -1,0 +1,58 @@
+"""Hand-outs while a buffer is saved or closed, and saves that are given up: no group is lost, no checkpoint is spoilt."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from durable.stores import picture
+from replay.buffers import TASK, group, uids_of
+from reroll import NotStorable, ReplayBufferConfig
+
+
+async def test_a_save_that_is_cancelled_writes_nothing_that_came_after_it(tmp_path):
+    buffer = ReplayBufferConfig(sampler="fifo").build()
+    for _ in range(1000):
+        await buffer.put(group(100, version=0), TASK)
+    await buffer.save(tmp_path)
+    save = asyncio.ensure_future(buffer.save(tmp_path))
+    await asyncio.sleep(0)
+    save.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await save
+    await buffer.refresh_staleness(  # which releases their data
+        task_stale_thresholds={TASK: 1},
+        current_train_step=9,
+        expired_groups_retryable_by_task={TASK: False},
+    )
+    await nobody_writes_to(tmp_path)
+    again = ReplayBufferConfig(sampler="fifo").build()
+    await again.resume(tmp_path)
+    groups = await again.get(1000, TASK, "completed")
+    assert {len(rollout.response_ids) for (rollout,) in groups} == {100}
+    assert len(groups) == 1000
+
+
+class Unregistered:
+    """What cannot be stored."""
+
+
+@pytest.mark.filterwarnings("ignore::reroll.UnstorableWarning")
+async def test_a_group_that_cannot_be_saved_is_handed_out_meanwhile(tmp_path):
+    buffer = ReplayBufferConfig(sampler="lifo").build()
+    for _ in range(300):
+        await buffer.put(group(100), TASK)
+    bad = await buffer.put(group(extra_fields={"of": Unregistered()}), TASK)
+    save = asyncio.ensure_future(buffer.save(tmp_path))
+    await asyncio.sleep(0)
+    assert uids_of(await buffer.get(1, TASK, "completed")) == [bad]
+    with pytest.raises(NotStorable, match=f"group {bad}: .*Unregistered"):
+        await save
+    assert len((await picture(buffer))["rows"]) == 300
+
+
+async def nobody_writes_to(directory: Any) -> None:
+    """Return when no thread writes there any more."""
+    async with asyncio.timeout(60):
+        while (directory / "replay_buffer.lock").exists():  # noqa: ASYNC110  (nobody tells of it)
+            await asyncio.sleep(0.005)
