@@ -5,9 +5,33 @@ from typing import Any
 
 import pytest
 
-from durable.stores import picture
+from durable.stores import fifo, picture
 from replay.buffers import TASK, group, uids_of
 from reroll import NotStorable, ReplayBufferConfig
+
+
+async def test_a_take_that_reads_from_disk_while_the_buffer_is_closed(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await asyncio.gather(*(buffer.put(group(), TASK) for _ in range(3)))
+    await buffer.close()
+    buffer = fifo(tmp_path / "store")  # where no rollouts are in memory
+    store, loop = buffer._disk.store, asyncio.get_running_loop()
+    read, closed = store.read, list[Any]()
+
+    def read_slowly(uids: Any) -> Any:
+        if not closed:
+            closed.append(asyncio.run_coroutine_threadsafe(buffer.close(), loop))
+            store._thread.join(0.5)  # a store that is closed now has no writer any more
+        return read(uids)
+
+    store.read = read_slowly
+    taken = await buffer.get(2, TASK, "completed")
+    await asyncio.wrap_future(closed[0])
+    assert uids_of(taken) == [1, 2]
+    again = fifo(tmp_path / "store")
+    left = await picture(again)
+    assert [row.uid for row in left["rows"]] == [3]
+    await again.close()
 
 
 async def test_a_save_that_is_cancelled_writes_nothing_that_came_after_it(tmp_path):

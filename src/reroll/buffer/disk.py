@@ -94,6 +94,7 @@ class Disk:
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
         self._held: Counter[int] = Counter()  # groups that are about to be shown
+        self._all_shown: Signal | None = None  # for whoever closes, and waits for that
         self._pinned: Counter[int] = Counter()  # payloads that are being read, and stay until then
         self._now: _Commit | None = None  # being written
         self._next: _Commit | None = None  # gathering
@@ -185,6 +186,19 @@ class Disk:
         """Return when nothing is being written."""
         while self._now is not None or self._has_changed():
             await self.written()
+
+    async def close(self) -> None:
+        """Write all that changed, and close the store; groups that are about to be shown are shown first.
+
+        They are taken already, and what fails now could not be undone in a store that is closed.
+        """
+        try:
+            while self._held:
+                self._all_shown = self._waits.signal()
+                await self._all_shown.wait()
+            await self.written()
+        finally:
+            await self._waits.aside(self.store.close)
 
     async def _until(self, commit: _Commit) -> None:
         await commit.signal.wait()
@@ -372,6 +386,8 @@ class Disk:
         for group in groups:
             if (count := held.pop(group.uid)) > 1:
                 held[group.uid] = count - 1
+        if not held and self._all_shown is not None:
+            self._all_shown.set()
 
     async def look(self, groups: Sequence[Group]) -> set[int]:
         """Return when groups have their rollouts; damaged ones to be skipped by uid. Raises UnknownUid for one that went."""

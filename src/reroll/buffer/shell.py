@@ -189,10 +189,7 @@ class Shell:
         self._closed = True
         self._waits.wake()
         if self._disk is not None:
-            try:
-                await self._disk.written()
-            finally:
-                await self._waits.aside(self._disk.store.close)
+            await self._disk.close()
 
     def _check_open(self) -> None:
         if self._closed:
