@@ -124,6 +124,22 @@ async def test_a_client_that_goes_gives_back_what_it_held(server):
         assert (await bucket(stays, "consumed")).groups == 6
 
 
+async def test_a_server_forgets_what_a_client_holds_no_longer():
+    limits = Limits(client_ttl_s=4.0)  # it looks four times within that
+    async with Server(FIFO, BIND, limits=limits) as server, connect(server.address, **QUICK) as client:
+        for _ in range(5):
+            reservation = await client.reserve(2, "t")
+            for _ in range(2):
+                await client.put(group(), "t", reservation=reservation)
+        await client.reserve(1, "t", ttl_s=0.001)
+        await client.lease({"t": 1}, ttl_s=0.001)
+        kept, lease = await client.reserve(1, "t"), await client.lease({"t": 1})
+        (session,) = server._sessions.values()
+        await until(lambda: len(session.reservations) == len(session.leases) == 1)
+        assert [*session.reservations] == [kept.id]
+        assert [*session.leases.values()] == [lease.id]
+
+
 async def test_prefetched_groups_count_when_they_are_acknowledged(server):
     async with connect(server.address, **QUICK) as client:
         await asyncio.gather(*(client.put(group(number), "t") for number in range(4)))

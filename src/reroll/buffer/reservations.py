@@ -33,6 +33,9 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, number: object) -> bool:
+        return number in self._open
+
     def make(self, task: Task, groups: int, deadline: float | None) -> Reservation:
         self.last += 1
         self._open[self.last] = _Open(task, groups)

@@ -324,7 +324,7 @@ class Server:
         self._post(session)
 
     async def _sweep(self) -> None:
-        """End the sessions of clients that are silent for too long."""
+        """End the sessions of clients that are silent for too long, and forget what others do not hold any more."""
         ttl = self._limits.client_ttl_s
         while True:
             await asyncio.sleep(ttl / 4)
@@ -332,6 +332,8 @@ class Server:
             for session in list(self._sessions.values()):
                 if now - session.heard_at > ttl:
                     await self._end(session)
+                else:
+                    self._serving.forget_ended(session)
 
     async def _end(self, session: Session) -> None:
         if self._sessions.pop(session.identity, None) is not session:

@@ -15,6 +15,7 @@ from reroll._version import __version__
 from reroll.buffer.arguments import checked_count, checked_sizes, checked_task
 from reroll.buffer.packed import Shown
 from reroll.buffer.reservations import Reservation
+from reroll.buffer.shell import open_in
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument
 from reroll.remote.groups import as_bytes, given, received
@@ -103,6 +104,14 @@ class Serving:
             await self._buffer.end_lease(lease)
         for reservation in session.reservations.values():
             await self._buffer.release(reservation)
+
+    def forget_ended(self, session: Session) -> None:
+        """Forget what a client does not hold any more: reservations whose groups were put, and what ended by time."""
+        leases, reservations = open_in(self._buffer)
+        session.leases = {call: lease for call, lease in session.leases.items() if lease in leases}
+        session.reservations = {
+            number: held for number, held in session.reservations.items() if number in reservations
+        }
 
     async def cancelled(self, session: Session, number: int) -> None:
         """Give back the lease that a call got whose caller is gone."""
