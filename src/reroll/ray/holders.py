@@ -23,8 +23,14 @@ Thing = tuple[str, Any]
 class Holders:
     """All holders of one shard. For one event loop."""
 
-    def __init__(self, give_back: Callable[[Thing], Awaitable[None]], ttl_s: float) -> None:
+    def __init__(
+        self,
+        give_back: Callable[[Thing], Awaitable[None]],
+        is_open: Callable[[Thing], bool],
+        ttl_s: float,
+    ) -> None:
         self._give_back = give_back
+        self._is_open = is_open
         self._ttl_s = ttl_s
         self._holder_of: dict[Thing, str] = {}
         self._things: dict[str, set[Thing]] = {}
@@ -60,7 +66,10 @@ class Holders:
     async def _watch(self, holder: Holder) -> None:
         """Look after a holder as long as it has something."""
         pause = min(1.0, self._ttl_s / 4)
-        while self._things[holder.id]:
+        while things := self._things[holder.id]:
+            # Groups of a reservation were put, or the time is over: nobody tells of that.
+            for thing in [thing for thing in things if not self._is_open(thing)]:
+                self.settle(thing)
             if not await self._is_alive(holder):
                 for thing in list(self._things[holder.id]):
                     self.settle(thing)

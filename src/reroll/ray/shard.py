@@ -17,6 +17,7 @@ from reroll.buffer.looking import report_of
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.report import Report
 from reroll.buffer.reservations import Reservation
+from reroll.buffer.shell import open_in
 from reroll.config import ReplayBufferConfig
 from reroll.engine.task import STATUS_CODE
 from reroll.errors import Closed, LeaseExpired, StoreLocked
@@ -107,7 +108,7 @@ class Shard:
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
         self._calls = Calls(self._carry_out, self._take_back)
-        self._holders = Holders(self._give_back, place.holder_ttl_s)
+        self._holders = Holders(self._give_back, self._is_open, place.holder_ttl_s)
         self._books = Books(place.key, self._record)
 
     # --- calls
@@ -392,6 +393,16 @@ class Shard:
         self._changes.note()
         self._books.note()
         await self._books.written()
+
+    def _is_open(self, thing: Thing) -> bool:
+        """Return whether a lease or a reservation has not ended."""
+        kind, which = thing
+        if self._buffer is None:
+            return True
+        leases, reservations = open_in(self._buffer)
+        if kind == "reservation":
+            return self._local(which).id in reservations
+        return which // _AFTER_LOSS == self._losses and which % _AFTER_LOSS in leases
 
     def _abroad(self, number: int) -> int:
         return number + self._losses * _AFTER_LOSS
