@@ -250,6 +250,21 @@ async def test_pending_bytes_are_limited():
         assert await client.put(large, "t"), "there is room again"
 
 
+async def test_answers_that_nobody_says_to_have_received_are_limited(server, raw):
+    asked, most = to_bytes({"task_name": "t", "group_status": "completed"}), 3000
+    raw.send(*frames_of(ToServer([Call(number, "count", asked) for number in range(most)])))
+    answers = msgspec.msgpack.decode((await raw.answers())[0][len(HEAD) :])[1]
+    assert [number for number, *_ in answers] == list(range(most))
+    kept = [number for number, is_error, *_ in answers if not is_error]
+    assert 0 < len(kept) < most
+    assert isinstance(to_failure(answers[-1][2]), LimitReached)
+    (session,) = server._sessions.values()
+    assert len(session._answers) == len(kept), "of what was refused nothing is kept"
+    raw.send(*frames_of(ToServer([Call(most - 1, "count", asked)], received=kept)))
+    assert (await raw.answer())[:2] == [most - 1, False], "there is room again"
+    await check_alive(server)
+
+
 async def test_clients_are_limited(server):
     clients = [connect(server.address) for _ in range(21)]
     for client in clients[:20]:

@@ -5,8 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+import zmq
 
 from reroll import LimitReached, ReplayBufferConfig, Server, WaitTimeout, connect
+from reroll.remote.values import to_bytes
+from reroll.server.wire import Call, ToServer, frames_of
 from reroll.testing.buffer.builders import group
 from server.program import Program
 
@@ -48,6 +51,27 @@ async def test_memory_is_bounded_when_consumers_stop(tmp_path, remover):
             assert await producer.count("t", "completed") == 8
             grown = resident_bytes(server.process.pid) - before
             assert grown < 80 * MEGABYTE, "200 megabytes were offered"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+async def test_memory_is_bounded_when_a_client_does_not_read():
+    with Program("--max-pending-calls", "20") as server, zmq.Context() as context:
+        async with connect(server.address) as other:
+            for _ in range(15):
+                await asyncio.gather(*(other.put(group(), "t") for _ in range(20)))
+            before = resident_bytes(server.process.pid)
+            with context.socket(zmq.DEALER) as silent:
+                for option, value in ((zmq.LINGER, 0), (zmq.RCVHWM, 1), (zmq.RCVBUF, 4096)):
+                    silent.setsockopt(option, value)
+                silent.connect(server.address)
+                asked = frames_of(ToServer([Call(1, "query", to_bytes({"where": {}}))]))
+                for sent in range(2000):  # each time for an answer of 70 KB
+                    silent.send_multipart(asked)
+                    if sent % 50 == 0:
+                        await other.count("t", "completed")
+                assert await other.count("t", "completed") == 300
+                grown = resident_bytes(server.process.pid) - before
+                assert grown < 60 * MEGABYTE, "140 megabytes were asked for"
 
 
 @pytest.mark.slow  # it looks at a clock

@@ -39,6 +39,8 @@ from reroll.server.wire import (
 from reroll.store import Blob
 
 log: Final = logging.getLogger("reroll.server")
+_UNREAD: Final = 4
+"""Messages that wait for a client to read them, for each call that it may have under way."""
 _FAREWELL_S: Final = 2.0
 """How long the last answers have to leave when the server stops."""
 
@@ -115,7 +117,8 @@ class Server:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client that connects anew is the same client
         socket.setsockopt(zmq.MAXMSGSIZE, self._limits.max_message_bytes)
-        socket.setsockopt(zmq.SNDHWM, 0)  # bounded by what each client may have under way
+        # Who does not read gets no more: what is dropped here, a client that reads again asks for.
+        socket.setsockopt(zmq.SNDHWM, _UNREAD * self._limits.max_pending_calls)
         socket.setsockopt(zmq.RCVHWM, 1000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
@@ -224,7 +227,7 @@ class Server:
         try:
             self._check_limits(session, num_bytes)
         except LimitReached as error:
-            session.answer(Answer(call.number, True, failure_to_bytes(error)))
+            session.refuse(Answer(call.number, True, failure_to_bytes(error)))
             return
         work = self._carry_out(session, call, list(map(kept, blobs)))
         task = start(work) if self._serving.is_of_buffer(call.verb) else asyncio.create_task(work)
@@ -320,7 +323,7 @@ class Server:
         session, allowed = Session(identity, 0.0), self._limits.max_clients
         error = LimitReached(f"the server has {allowed} clients and takes no more; raise max_clients")
         for call in message.calls:
-            session.answer(Answer(call.number, True, failure_to_bytes(error)))
+            session.refuse(Answer(call.number, True, failure_to_bytes(error)))
         self._post(session)
 
     async def _sweep(self) -> None:

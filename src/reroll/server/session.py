@@ -15,6 +15,8 @@ from reroll.store import Blob
 
 _REMEMBERED: Final = 4096
 """Calls that are over, and known as such if they arrive once more."""
+_ANSWER_BYTES: Final = 512
+"""What is kept for an answer that says nothing, roughly."""
 
 
 class Answered(NamedTuple):
@@ -26,7 +28,8 @@ class Answered(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """How much is kept for it."""
-        return len(self.answer.value) + sum(map(len, self.answer.done)) + sum(map(len, self.blobs))
+        told = len(self.answer.value) + sum(map(len, self.answer.done))
+        return _ANSWER_BYTES + told + sum(map(len, self.blobs))
 
 
 class Pending(NamedTuple):
@@ -49,7 +52,7 @@ class Session:
         self.reservations: dict[int, Reservation] = {}
         self._answers: dict[int, Answered] = {}
         self._over: OrderedDict[int, None] = OrderedDict()
-        self._outbox: list[Answered] = []
+        self._outbox: dict[int, Answered] = {}  # by call: who asks twice before it is sent gets it once
         self._lost: list[int] | None = None
 
     @property
@@ -60,7 +63,7 @@ class Session:
     def is_known(self, number: int) -> bool:
         """Return whether a call came before; if it was answered, the answer is sent once more."""
         if number in self._answers:
-            self._outbox.append(self._answers[number])
+            self._outbox[number] = self._answers[number]
             return True
         return number in self.pending or number in self._over
 
@@ -83,7 +86,11 @@ class Session:
         self.end(answer.number)
         kept = self._answers[answer.number] = Answered(answer, blobs)
         self.num_bytes += kept.num_bytes
-        self._outbox.append(kept)
+        self._outbox[answer.number] = kept
+
+    def refuse(self, answer: Answer) -> None:
+        """Let an answer be sent to a call of which nothing is kept; one that comes once more is looked at anew."""
+        self._outbox[answer.number] = Answered(answer, ())
 
     def received(self, number: int) -> None:
         """Learn that the client has an answer."""
@@ -110,7 +117,7 @@ class Session:
 
     def mail(self, length: int) -> list[Part]:
         """Return the frames of all that is to be sent."""
-        outbox, self._outbox = self._outbox, []
+        outbox, self._outbox = list(self._outbox.values()), {}
         lost, self._lost = self._lost, None
         blobs = [part_of(blob) for answered in outbox for blob in answered.blobs]
         message = ToClient(length, [answered.answer for answered in outbox], lost)
