@@ -211,6 +211,22 @@ async def test_rejected_groups_that_were_taken_stay_taken(tmp_path, resident):
     await again.close()
 
 
+async def test_groups_whose_members_expire_do_not_stay_in_memory(tmp_path):
+    options = {"max_resident_bytes": 0, "expire": "member"}
+    buffer = fifo(tmp_path / "store", **options)
+    for _ in range(3):
+        await buffer.put([*group(50, version=0), *group(20, version=9)], TASK)
+    assert (await buffer.stats()).memory_bytes == 0
+    assert await buffer.refresh_staleness(task_stale_thresholds={TASK: 5}, current_train_step=10) == {TASK: 3}
+    assert (await buffer.stats()).memory_bytes == 0
+    again = crashed(buffer, **options)
+    assert await picture(again) == await picture(buffer)
+    for one in (buffer, again):
+        for stale, fresh in await one.get(3, TASK, "expired"):
+            assert (len(stale.response_ids), len(fresh.response_ids)) == (0, 20)
+        await one.close()
+
+
 async def test_what_was_deleted_while_somebody_reads_it_is_deleted_on_disk(tmp_path):
     buffer = fifo(tmp_path / "store", max_resident_bytes=0)
     await fill(buffer, 3)

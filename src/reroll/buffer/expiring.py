@@ -152,7 +152,7 @@ class Expiring(Payloads):
     def _expire_members(self, task: Task, slot: int, staleness: Mapping[int, int]) -> None:
         """Let members of one group expire, at once; the group waits in EXPIRED."""
         group, columns = self._group(slot), self.engine.columns
-        one = np.array([slot])
+        one, was_here = np.array([slot]), group.is_here
         try:
             self.load([group])
         except CorruptData:  # told when somebody is to see it; until then its row is all that there is
@@ -169,6 +169,8 @@ class Expiring(Payloads):
             task, int(columns.status[slot]), one, {name: np.array([v]) for name, v in row.items()}
         )
         self.engine.change(slot, {"num_bytes": num_bytes})
+        if not was_here and self.keeper is not None:
+            self.keeper.settle([group])
 
     def _drop_expired(self, task: Task, status: int, slots: IntArray) -> None:
         """Drop groups as too stale, and let go of their data."""

@@ -30,6 +30,9 @@ class Keeper(Protocol):
     def load(self, groups: Sequence[Group]) -> None:
         """Let groups have their rollouts."""
 
+    def settle(self, groups: Iterable[Group]) -> None:
+        """Let go of rollouts that do not fit into memory; they are kept."""
+
     def forget(self, group: Group) -> None:
         """Learn that a group has no row any more."""
 
