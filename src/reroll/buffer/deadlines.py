@@ -1,6 +1,10 @@
 """What ends by itself, and when."""
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+_FEW: Final = 64
+"""Ends that do not hold any more, and are not worth a look."""
 
 
 class Deadlines:
@@ -18,7 +22,9 @@ class Deadlines:
 
     def discard(self, number: int) -> None:
         """Forget something that ended otherwise."""
-        self._ends.pop(number, None)
+        if self._ends.pop(number, None) is not None and len(self._heap) > 2 * len(self._ends) + _FEW:
+            self._heap = [(end, number) for number, end in self._ends.items()]
+            heapify(self._heap)
 
     def of(self, number: int) -> float | None:
         """Return when something ends; None: never by itself."""
