@@ -311,6 +311,34 @@ async def test_a_put_that_is_sent_again_settles_once():
     assert await buffer.release(reservation) == 1
 
 
+async def test_a_put_of_a_group_that_is_there_settles_its_place_too():
+    buffer = windowed(batch=2)
+    await buffer.put(group(), TASK, put_id="a")
+    await buffer.put(group(), TASK, put_id="b")
+    await buffer.take_batch({TASK: 2}, train_step=1)
+    await buffer.advance(1)
+    again = await buffer.reserve(2, TASK)  # by who was started anew, and does not know what it has put
+    waiting = start(buffer.reserve(1, TASK))
+    assert await buffer.put(group(), TASK, put_id="a", reservation=again) == 1
+    assert await buffer.put(group(), TASK, put_id="a", reservation=again) == 1, "sent again"
+    await waiting
+    assert await free(buffer) == 0
+    assert await buffer.put(group(), TASK, put_id="b", reservation=again) == 2
+    assert await free(buffer) == 1
+    assert await buffer.release(again) == 0
+
+
+async def test_reservations_that_are_over_take_up_no_room():
+    buffer = fifo()
+    await buffer.reserve(1, TASK, ttl_s=LONG_S)
+    for _ in range(1000):
+        reservation = await buffer.reserve(1, TASK, ttl_s=2 * LONG_S)
+        await buffer.put(group(), TASK, reservation=reservation)
+    deadlines = buffer._reservations._deadlines
+    assert len(deadlines._heap) < 100
+    assert deadlines.next() is not None
+
+
 async def test_a_dropped_group_settles_its_place():
     buffer = windowed()
     reservation = await buffer.reserve(2, TASK)

@@ -73,8 +73,7 @@ class Putting(Shell):
         is_reserved = self._reservations.check(reservation, task_name)
         is_known = put_id is not None and put_id in self._put_ids
         if is_known and not self._groups.out.may_come_back:
-            await self._written()  # the first one may still wait for that
-            return self._put_ids[put_id]
+            return await self._known(put_id, reservation)
         if (
             type(items) is list or (not isinstance(items, str | Packed) and isinstance(items, Sequence))
         ) and not items:
@@ -92,8 +91,7 @@ class Putting(Shell):
             uid=uid,
         )
         if is_known and not self._groups.has_grown(plan):
-            await self._written()
-            return self._put_ids[put_id]
+            return await self._known(put_id, reservation)
         self._groups.check_turn(plan)
         if self._disk is None:
             if not isinstance(plan.items, Packed):
@@ -135,12 +133,10 @@ class Putting(Shell):
                 deadline,
             )
         if is_done():  # while this one waited
-            await self._written()
-            return self._put_ids[put_id]
+            return await self._known(put_id, reservation)
         self._groups.check_turn(plan, has_waited=True)
         stored = self._groups.put(plan)
-        if reservation is not None:
-            self._reservations.settle(reservation)
+        self._reservations.settle(reservation, put_id)
         if put_id is not None:
             self._put_ids.add(put_id, stored)
         self._waits.wake()
@@ -148,6 +144,14 @@ class Putting(Shell):
             self._disk.add(stored, encoded)
             await self._disk.written()
         return stored
+
+    async def _known(self, put_id: Hashable, reservation: Reservation | None) -> int | None:
+        """Return what the first put of an id returned; who has reserved a group for another one has no use for it."""
+        if self._reservations.settle(reservation, put_id):
+            self._waits.wake()
+        uid = self._put_ids[put_id]
+        await self._written()  # the first one may still wait for that
+        return uid
 
     async def reserve(
         self, n: int, task_name: str, *, timeout: float | None = None, ttl_s: float | None = None

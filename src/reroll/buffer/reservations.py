@@ -1,6 +1,7 @@
 """Reservations: groups that producers may start, because they can still be trained in time."""
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reroll.buffer.deadlines import Deadlines
@@ -20,6 +21,8 @@ class Reservation(NamedTuple):
 class _Open:
     task: Task
     left: int
+    put_ids: set[Hashable] = field(default_factory=set)
+    """Of the groups that were put."""
 
 
 class Reservations:
@@ -53,11 +56,15 @@ class Reservations:
             raise InvalidArgument(f"the reservation is for task {reservation.task_name!r}, not {task_name!r}")
         return reservation.id in self._open
 
-    def settle(self, reservation: Reservation) -> None:
-        """One of its groups was put."""
-        found = self._open.get(reservation.id)
-        if found is not None:
-            self._give_up(reservation.id, found, 1)
+    def settle(self, reservation: Reservation | None, put_id: Hashable = None) -> bool:
+        """One of its groups was put, now or before; return whether that was not known yet."""
+        found = None if reservation is None else self._open.get(reservation.id)
+        if reservation is None or found is None or put_id in found.put_ids:
+            return False
+        if put_id is not None:
+            found.put_ids.add(put_id)
+        self._give_up(reservation.id, found, 1)
+        return True
 
     def release(self, reservation: Reservation) -> int:
         """Give up what is left of it; return how many groups that were."""
