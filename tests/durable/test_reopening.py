@@ -211,6 +211,51 @@ async def test_rejected_groups_that_were_taken_stay_taken(tmp_path, resident):
     await again.close()
 
 
+async def put_each(buffer, ids):
+    return [await buffer.put(group(), TASK, put_id=put_id) for put_id in ids]
+
+
+async def test_put_ids_that_are_remembered_no_longer_are_forgotten_on_disk(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await put_each(buffer, "abcdef")
+    shorter = crashed(buffer, put_id_history=3)
+    assert await put_each(shorter, "da") == [4, 7], "the first one was forgotten"
+    for options in ({"put_id_history": 3}, {}):
+        again = crashed(shorter, **options)
+        assert await put_each(again, "efa") == [5, 6, 7]
+        assert await put_each(again, "d") == [8]
+        await again.close()
+    await buffer.close()
+    await shorter.close()
+
+
+async def test_a_put_id_that_comes_again_as_it_is_forgotten_is_the_newest(tmp_path):
+    buffer = fifo(tmp_path / "store", put_id_history=3)
+    await put_each(buffer, "abc")
+    with stalled(buffer):
+        before = await while_writing(buffer.put(group(), TASK))  # what follows shares a commit
+        puts = [await while_writing(buffer.put(group(), TASK, put_id=put_id)) for put_id in "xda"]
+    assert [await put for put in (before, *puts)] == [4, 5, 6, 7]
+    again = crashed(buffer, put_id_history=3)
+    assert await put_each(again, "y") == [8]
+    assert await put_each(again, "da") == [6, 7]
+    await buffer.close()
+    await again.close()
+
+
+async def test_leases_that_are_remembered_no_longer_are_forgotten_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("reroll.buffer.leases._REMEMBERED", 2)
+    lives = [fifo(tmp_path / "store")]
+    await fill(lives[0], 4)
+    for _ in range(4):
+        for _ in range(4):
+            await lives[-1].lease({TASK: 1})
+        assert len(list(lives[-1]._disk.store.facts("lease"))) <= 4 + 2
+        lives.append(crashed(lives[-1]))
+    for buffer in lives:
+        await buffer.close()
+
+
 async def test_groups_whose_members_expire_do_not_stay_in_memory(tmp_path):
     options = {"max_resident_bytes": 0, "expire": "member"}
     buffer = fifo(tmp_path / "store", **options)

@@ -107,7 +107,7 @@ class Disk:
         if columns.dirty is None:
             columns.dirty = set()
         self._leases.changed = set()
-        self._put_ids.changed = {}
+        self._put_ids.written()
 
     # --- writing
 
@@ -212,7 +212,8 @@ class Disk:
             or columns.gone
             or self._blobs
             or self._leases.changed
-            or self._put_ids.changed
+            or self._put_ids.added
+            or self._put_ids.dropped
             or self._references.has_changed
             or self._taken_over
             or any(task.log.new or task.log.old for task in self._groups.engine.tasks.values())
@@ -278,11 +279,12 @@ class Disk:
         for lease in sorted(self._leases.changed or ()):
             yield "lease", lease, self._leases.record(lease)
         self._leases.changed = set()
-        for put_id, uid in (self._put_ids.changed or {}).items():
-            kept = put_id in self._put_ids
+        for put_id in self._put_ids.dropped:  # first: what was added once more comes last
+            yield "put_id", write_put_id(put_id, allow_pickle=self._allow_pickle), None
+        for put_id, uid in (self._put_ids.added or {}).items():
             key = write_put_id(put_id, allow_pickle=self._allow_pickle)
-            yield "put_id", key, msgspec.msgpack.encode(uid) if kept else None
-        self._put_ids.changed = {}
+            yield "put_id", key, msgspec.msgpack.encode(uid)
+        self._put_ids.written()
         for name, task in self._groups.engine.tasks.items():
             for number, used in task.log.new.items():
                 yield "uses", number, write_use(name, used)
@@ -307,7 +309,7 @@ class Disk:
         groups, columns = self._groups, self._groups.engine.columns
         # All of this is written with the state, in one commit: until then, the store is as it was before.
         self._leases.changed = set(self._leases.records())
-        self._put_ids.changed = dict(self._put_ids.items())
+        self._put_ids.added = dict(self._put_ids.items())
         for task in groups.engine.tasks.values():
             task.log.new = task.log.records()
         columns.dirty = set(columns.alive().tolist())

@@ -220,6 +220,8 @@ class Leases:
                 self._remember(lease)
             else:
                 self._end(lease, held)
+        if self.changed is not None:  # only that some are too many to be remembered
+            self.changed = {lease for lease in known if self.record(lease) is None}
 
     def recheck(self, uids: Iterable[int]) -> None:
         """Let groups whose holders are no more expire, if a refresh would have let them while those had them."""

@@ -81,7 +81,6 @@ class Shell:
         self._groups.keeper = disk
         if memory is not None:
             self._become(memory, store.path)  # rows that come home are written with the next change
-            self._leases.changed, self._put_ids.changed = set(), {}
             if memory.leftovers:
                 here = [group.uid for group in memory.groups]
                 lost = np.setdiff1d(store.payload_uids(), here).tolist()
