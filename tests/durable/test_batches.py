@@ -1,5 +1,7 @@
 """Batches of a usual size, whose rows are kept together on disk: seen by everybody as if each were written by itself."""
 
+import pytest
+
 from durable.stores import copy_of, crashed, fifo, picture
 from replay.buffers import TASK, books, fill, uids_of
 from reroll import open_readonly
@@ -35,6 +37,27 @@ async def test_a_batch_is_seen_by_others_and_survives_a_crash(tmp_path):
     assert [row.uid for row in await twice.query({})] == uids[40:]
     for one in (buffer, again, twice):
         await one.close()
+
+
+@pytest.mark.parametrize("how", ["taken", "acknowledged", "acknowledged late"])
+async def test_what_was_consumed_is_in_memory_no_longer_and_comes_back_whole(tmp_path, how):
+    buffer = fifo(tmp_path / "store")
+    uids = await fill(buffer, 12)
+    assert (await buffer.stats()).memory_bytes > 0
+    if how == "taken":
+        await buffer.get(12, TASK, "completed", train_step=1)
+    else:
+        batch = await buffer.lease({TASK: 12}, train_step=1)
+        if how == "acknowledged late":
+            await buffer.end_lease(batch.id)
+        await batch.ack()
+    assert (await books(buffer))["uncommitted"].groups == 12
+    assert (await buffer.stats()).memory_bytes == 0
+    assert await buffer.rewind(0) == 12
+    back = await buffer.get(12, TASK, "completed")
+    assert uids_of(back) == uids
+    assert {tuple(rollout.response_ids) for (rollout,) in back} == {(7, 7)}
+    await buffer.close()
 
 
 async def test_what_is_saved_or_closed_has_the_batch_too(tmp_path):

@@ -193,6 +193,9 @@ class Groups(HandOuts):
         self._let_go(slots)
         for task in self.engine.tasks.values():
             self._settle_uses(task, slots)
+        if self.keeper is not None:
+            known = (self._groups[slot] for slot in slots.tolist())
+            self.keeper.settle(group for group in known if group is not None and self.is_kept(group.uid))
 
     def delete(self, slots: IntArray) -> int:
         """Delete groups by slot, resident or out."""

@@ -31,7 +31,7 @@ class Keeper(Protocol):
         """Let groups have their rollouts."""
 
     def settle(self, groups: Iterable[Group]) -> None:
-        """Let go of rollouts that do not fit into memory; they are kept."""
+        """Let go of rollouts that do not fit into memory, or were consumed; they are kept."""
 
     def forget(self, group: Group) -> None:
         """Learn that a group has no row any more."""
