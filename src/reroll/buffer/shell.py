@@ -157,10 +157,12 @@ class Shell:
             self._changed()
             await self._disk.written()
             return None
-        for given in handed:  # final already
-            self._groups.leave_out(given, damaged)
-        shown = [self._groups.hand_over(given) for given in handed]
-        self._disk.release(groups)
+        try:
+            for given in handed:  # final already
+                self._groups.leave_out(given, damaged)
+            shown = [self._groups.hand_over(given) for given in handed]
+        finally:
+            self._disk.release(groups)
         for given in handed:
             self._groups.let_go(given)
             self._disk.settle(given.groups)
