@@ -211,6 +211,16 @@ async def test_too_large_a_message_ends_the_connection_and_nothing_else(server, 
     assert not any(session.pending for session in server._sessions.values())
 
 
+async def test_a_client_is_told_of_too_large_a_group(server):
+    async with connect(server.address, heartbeat_s=0.05) as client:
+        small, large = (client.put(group(size, response="x" * size), "t") for size in (1000, 2 << 20))
+        done = await asyncio.wait_for(asyncio.gather(small, large, return_exceptions=True), 60)
+        assert done[0] == 1
+        assert isinstance(done[1], LimitReached)
+        assert "max_message_bytes" in str(done[1])
+        assert names(await client.get(9, "t", "completed")) == [1000]
+
+
 def pending_calls(server: Server) -> int:
     return sum(len(session.pending) for session in server._sessions.values())
 

@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import zmq
 
-from reroll.errors import Closed, InvalidArgument, ProtocolMismatch, RerollError, Unreachable
+from reroll.errors import (
+    Closed,
+    InvalidArgument,
+    LimitReached,
+    ProtocolMismatch,
+    RerollError,
+    Unreachable,
+)
 from reroll.remote.failures import to_failure
 from reroll.remote.values import to_bytes
 from reroll.server.heart import Heart
@@ -49,6 +56,13 @@ def checked_address(address: str) -> str:
             f"{zmq.IPC_PATH_MAX_LEN} bytes of path"
         )
     return address
+
+
+def _too_large(call: Call, size: int, largest: int) -> LimitReached:
+    return LimitReached(
+        f"{call.verb} has {size} bytes in one part of its message, and the server takes {largest}; split it, or raise "
+        "max_message_bytes"
+    )
 
 
 class Connection:
@@ -225,9 +239,14 @@ class Connection:
             except RerollError as error:  # an answer that cannot be read
                 waiting.answer.set_exception(error)
         for number in message.lost or ():
-            if (lost := self._waiting.get(number)) is not None:
-                self._outbox.append(lost)
-                self._schedule()
+            if (lost := self._waiting.get(number)) is None:
+                continue
+            size = max(map(len, (lost.call.arguments, *lost.blobs)))
+            if message.largest is not None and size > message.largest:
+                self._fail(_too_large(lost.call, size, message.largest), [number])
+                continue
+            self._outbox.append(lost)
+            self._schedule()
 
     def _fail(self, error: Exception, numbers: Iterable[int]) -> None:
         for number in list(numbers):

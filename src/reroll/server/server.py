@@ -289,7 +289,7 @@ class Server:
         length = len(self.buffer)
         for session in unsent:
             if session.has_mail:
-                self._port.send(session.mail(length))
+                self._port.send(session.mail(length, self._limits.max_message_bytes))
 
     def _refuse(self, identity: bytes, version: int) -> None:
         log.warning("refused", extra={"reason": "protocol", "version": version})

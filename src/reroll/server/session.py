@@ -115,10 +115,11 @@ class Session:
         """Whether something is to be sent."""
         return bool(self._outbox) or self._lost is not None
 
-    def mail(self, length: int) -> list[Part]:
-        """Return the frames of all that is to be sent."""
+    def mail(self, length: int, largest: int) -> list[Part]:
+        """Return the frames of all that is to be sent, by a server with so many groups that takes parts of this size."""
         outbox, self._outbox = list(self._outbox.values()), {}
         lost, self._lost = self._lost, None
         blobs = [part_of(blob) for answered in outbox for blob in answered.blobs]
-        message = ToClient(length, [answered.answer for answered in outbox], lost)
+        answers = [answered.answer for answered in outbox]
+        message = ToClient(length, answers, lost, None if lost is None else largest)
         return [self.identity, *frames_of(message, blobs)]

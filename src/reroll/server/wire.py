@@ -97,6 +97,8 @@ class ToClient(msgspec.Struct, array_like=True, frozen=True):
     answers: list[Answer] = []
     lost: list[int] | None = None
     """The answer to a heartbeat: which of its calls, or their answers, got lost on the way, and are to be sent again."""
+    largest: int | None = None
+    """With that: how many bytes a part of a message may have. Who sends more is cut off, so such calls are lost each time."""
 
 
 _write: Final = msgspec.msgpack.Encoder().encode
