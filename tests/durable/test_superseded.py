@@ -2,12 +2,14 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from durable.stores import cancelled, copy_of, crashed, fifo, stalled, while_writing
 from replay.buffers import TASK, group
 from reroll import InvalidArgument, ReplayBufferConfig, Superseded
 from reroll.engine.ledger import closes
+from reroll.store import Change
 
 
 async def handed_out_twice(store, **options):
@@ -64,6 +66,32 @@ async def test_it_is_refused_also_by_uid_and_after_the_next_crash(tmp_path):
     with pytest.raises(InvalidArgument, match="group 7 is not out"):
         await reopened.put([copied], TASK, uid=7)
     for each in (buffer, reopened):
+        await each.close()
+
+
+async def test_it_is_written_once_and_not_with_every_change(tmp_path):
+    buffer, first, second = await handed_out_twice(tmp_path / "store")
+    await buffer.put(rolled(second), TASK)
+    store = buffer._disk.store
+    assert [uid for uid, _ in store.facts("superseded")] == [1]
+    state = msgspec.msgpack.decode(store.state)
+    assert "superseded" not in state
+    # As it was written at first: all of it with each change.
+    state["superseded"] = [[1, 1]]
+    done = asyncio.get_running_loop().create_future()
+    store.write(
+        Change(facts=[("superseded", 1, None)], state=msgspec.msgpack.encode(state)),
+        lambda error: done.get_loop().call_soon_threadsafe(done.set_result, error),
+    )
+    assert await done is None
+    reopened = [buffer]
+    for _ in range(2):
+        reopened.append(crashed(reopened[-1]))
+        with pytest.raises(Superseded):
+            await reopened[-1].put(rolled(first), TASK)
+        await reopened[-1].put(group(), TASK)
+    assert [uid for uid, _ in reopened[-1]._disk.store.facts("superseded")] == [1]
+    for each in reopened:
         await each.close()
 
 

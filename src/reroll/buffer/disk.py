@@ -22,11 +22,13 @@ from reroll.buffer.leases import Leases
 from reroll.buffer.packed import Packed
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import (
+    SUPERSEDED,
     read_rollouts,
     write_group_id,
     write_put_id,
     write_rows,
     write_small,
+    write_superseded,
     write_use,
 )
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
@@ -108,6 +110,7 @@ class Disk:
             columns.dirty = set()
         self._leases.changed = set()
         self._put_ids.written()
+        self._groups.out.changed = set()
 
     # --- writing
 
@@ -214,6 +217,7 @@ class Disk:
             or self._leases.changed
             or self._put_ids.added
             or self._put_ids.dropped
+            or self._groups.out.changed
             or self._references.has_changed
             or self._taken_over
             or any(task.log.new or task.log.old for task in self._groups.engine.tasks.values())
@@ -285,6 +289,10 @@ class Disk:
             key = write_put_id(put_id, allow_pickle=self._allow_pickle)
             yield "put_id", key, msgspec.msgpack.encode(uid)
         self._put_ids.written()
+        out = self._groups.out
+        for uid in sorted(out.changed or ()):
+            yield SUPERSEDED, uid, write_superseded(out.superseded.get(uid))
+        out.changed = set()
         for name, task in self._groups.engine.tasks.items():
             for number, used in task.log.new.items():
                 yield "uses", number, write_use(name, used)
@@ -310,6 +318,7 @@ class Disk:
         # All of this is written with the state, in one commit: until then, the store is as it was before.
         self._leases.changed = set(self._leases.records())
         self._put_ids.added = dict(self._put_ids.items())
+        groups.out.changed = set(groups.out.superseded)
         for task in groups.engine.tasks.values():
             task.log.new = task.log.records()
         columns.dirty = set(columns.alive().tolist())

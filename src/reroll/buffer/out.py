@@ -25,6 +25,8 @@ class Out:
         """Groups that were out when the buffer was saved or its process ended: they are back, and may still be put again."""
         self.superseded: dict[int, int] = {}
         """Of those, the ones that were handed out once more, and how often: only one of their holders may put them."""
+        self.changed: set[int] | None = None
+        """Groups of which `superseded` tells something else since somebody wrote it down; None: nobody does."""
         self.now = 0.0
         """The time, as the shell told it last."""
 
@@ -46,8 +48,11 @@ class Out:
             self.returned.discard(group.uid)
             self._again.add(group.uid)
             self.superseded[group.uid] = self.superseded.pop(group.uid, 0) + 1
+            self._note(group.uid)
             if len(self.superseded) > _REMEMBERED:
-                del self.superseded[next(iter(self.superseded))]
+                oldest = next(iter(self.superseded))
+                del self.superseded[oldest]
+                self._note(oldest)
         if group.uid not in self._items:
             self.learn(group)
 
@@ -66,6 +71,7 @@ class Out:
             self.superseded[uid] -= 1
             if not self.superseded[uid]:
                 del self.superseded[uid]
+            self._note(uid)
         self.discard(uid)
 
     def discard(self, uid: int) -> None:
@@ -73,6 +79,10 @@ class Out:
         self._since.pop(uid, None)
         self._again.discard(uid)
         self._forget_items(uid)
+
+    def _note(self, uid: int) -> None:
+        if self.changed is not None:
+            self.changed.add(uid)
 
     def _forget_items(self, uid: int) -> None:
         for item in self._items.pop(uid, ()):

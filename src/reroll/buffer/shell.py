@@ -81,6 +81,7 @@ class Shell:
         self._groups.keeper = disk
         if memory is not None:
             self._become(memory, store.path)  # rows that come home are written with the next change
+            self._groups.out.changed = {uid for uid, _ in memory.small.get("superseded", ())}
             if memory.leftovers:
                 here = [group.uid for group in memory.groups]
                 lost = np.setdiff1d(store.payload_uids(), here).tolist()
@@ -112,7 +113,7 @@ class Shell:
         self._reservations.last = memory.small["last_reservation"]
         self._put_ids.restore(memory.put_ids)
         self._groups.out.returned = set(memory.small["returned"])
-        self._groups.out.superseded = dict(memory.small.get("superseded", ()))
+        self._groups.out.superseded = memory.superseded
         self._groups.come_home(*home)  # whoever had them is no more
 
     def _rest(self) -> dict[str, Any]:
@@ -123,7 +124,6 @@ class Shell:
             "last_lease": self._leases.last,
             "last_reservation": self._reservations.last,
             "returned": sorted(self._groups.out.returned),
-            "superseded": list(self._groups.out.superseded.items()),
         }
 
     async def _written(self) -> None:

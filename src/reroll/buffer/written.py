@@ -99,6 +99,7 @@ _Use = tuple[str, Whole, list[Whole], list[Whole], list[Whole]]
 _read_use = msgspec.msgpack.Decoder(_Use).decode
 _read_held = msgspec.msgpack.Decoder(Held | None).decode
 _read_uid = msgspec.msgpack.Decoder(Whole | None).decode
+_read_count = msgspec.msgpack.Decoder(Annotated[int, Meta(ge=1, lt=BOUND)]).decode
 
 
 @contextmanager
@@ -179,6 +180,13 @@ def put_uid(record: bytes) -> int | None:
     """Return what a put returned."""
     uid: int | None = _read_uid(record)
     return uid
+
+
+def superseded(key: object, record: bytes) -> tuple[int, int]:
+    """Return the uid of a group, and how often it was handed out once more."""
+    if not isinstance(key, int):
+        raise CorruptData(f"a group that several producers hold has the uid {key!r}")
+    return key, _read_count(record)
 
 
 def tags(text: str) -> dict[str, Scalar]:
