@@ -6,6 +6,7 @@ import pytest
 
 from durable.stores import cancelled, crashed, fifo, passed, picture, stalled, while_writing
 from replay.buffers import TASK, fill, group, uids_of
+from server.waiting import until
 
 
 async def checked(buffer, **options):
@@ -53,6 +54,21 @@ async def test_a_draw(tmp_path, verb):
     assert (await passed(buffer))[TASK][2].groups == counted[TASK][2].groups == 1
     assert [s.info.uid for s in await buffer.sample(2, TASK)] == [1, 2]
     await buffer.close()
+
+
+async def test_a_take_that_is_cancelled_is_undone_on_disk_though_nobody_calls_any_more(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await fill(buffer, 3)
+    before = buffer._disk.store.commits
+    with stalled(buffer):
+        taker = await while_writing(buffer.get(2, TASK, "completed"))
+        await until(lambda: buffer._disk._now is not None)
+        await cancelled(taker)
+    await until(lambda: buffer._disk.store.commits == before + 2, timeout_s=30)  # taken, and undone
+    again = crashed(buffer)
+    assert uids_of(await again.get(9, TASK, "completed")) == [1, 2, 3]
+    await buffer.close()
+    await again.close()
 
 
 async def test_a_take_of_a_step_that_is_committed_meanwhile(tmp_path):

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from os import PathLike
@@ -178,12 +179,21 @@ class Disk:
             if self._now is not None:
                 await self._until(self._now)
             return
+        await self._until(self._begin())
+
+    def write_soon(self) -> None:
+        """Let what changed be written, for whoever does not wait for it."""
+        if self._error is None and self.store.error is None and self._has_changed():
+            with suppress(RuntimeError):  # no loop runs any more: so it goes with the next change
+                self._begin()
+
+    def _begin(self) -> _Commit:
         if self._next is None:
             self._next = _Commit(self._waits.signal())
         commit = self._next
         if self._now is None:
             self._waits.soon(self._start_if_idle)
-        await self._until(commit)
+        return commit
 
     async def drained(self) -> None:
         """Return when nothing is being written."""

@@ -148,6 +148,7 @@ class Shell:
         except BaseException:
             undo()
             self._changed()
+            self._disk.write_soon()  # what is undone may be on disk already
             raise
         if damaged and all(map(self._groups.can_take_back, handed)):
             self._disk.release(groups)
