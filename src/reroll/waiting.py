@@ -53,6 +53,9 @@ class Waits(Protocol):
     def post(self, call: Callable[[], None]) -> None:
         """Let a call be made where the shell runs, from any other thread."""
 
+    def here(self) -> None:
+        """Let the shell run here from now on: it may have been in another event loop, which is over."""
+
     def soon(self, call: Callable[[], None]) -> None:
         """Let a call be made after whoever is about to run has run."""
 
@@ -172,6 +175,9 @@ class ThreadWaits(_Line):
         with self._lock:
             call()
 
+    def here(self) -> None:
+        pass  # as in every thread
+
     def soon(self, call: Callable[[], None]) -> None:
         call()  # whoever else is about to run waits for the lock
 
@@ -236,7 +242,11 @@ class LoopWaits(_Line):
         return True
 
     def signal(self) -> "Signal":
-        return _LoopSignal(self._running_loop())
+        self.here()
+        return _LoopSignal()
+
+    def here(self) -> None:
+        self._running_loop()
 
     def post(self, call: Callable[[], None]) -> None:
         if self._loop is not None:
@@ -276,10 +286,9 @@ class LoopWaits(_Line):
 
 
 class _LoopSignal:
-    """Waited for and set in the loop."""
+    """Waited for and set in the loop; also in the next one, if that is over meanwhile."""
 
-    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._is_set = False
         self._waiting: list[
             asyncio.Future[None]
@@ -287,14 +296,16 @@ class _LoopSignal:
 
     async def wait(self) -> None:
         if not self._is_set:
-            woken = self._loop.create_future()
+            import asyncio  # noqa: PLC0415
+
+            woken = asyncio.get_running_loop().create_future()
             self._waiting.append(woken)
             await woken
 
     def set(self) -> None:
         self._is_set = True
         for woken in self._waiting:
-            if not woken.done():
+            if not woken.done() and not woken.get_loop().is_closed():
                 woken.set_result(None)
 
 

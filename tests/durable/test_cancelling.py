@@ -1,6 +1,7 @@
 """Calls that are cancelled while the disk writes: nobody got anything, nothing is lost, nothing is there twice."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
@@ -159,3 +160,23 @@ async def test_a_put_may_be_stored_and_is_stored_once_if_it_is_repeated(tmp_path
     assert await buffer.put(group(), TASK, put_id="again") == 1
     assert [row.uid for row in (await checked(buffer))["rows"]] == [1]
     await buffer.close()
+
+
+def test_an_event_loop_that_ends_while_the_disk_writes(tmp_path):
+    buffer = fifo(tmp_path / "store")
+
+    async def interrupted():
+        await while_writing(buffer.put(group(), TASK, put_id="a"))
+        await until(lambda: buffer._disk._now is not None)
+
+    async def goes_on(slow_disk):
+        again = await while_writing(buffer.put(group(), TASK, put_id="a"))  # which changes nothing
+        assert not again.done()
+        slow_disk.close()
+        assert await again == 1
+        await buffer.close()
+
+    with ExitStack() as slow_disk:
+        slow_disk.enter_context(stalled(buffer))
+        asyncio.run(interrupted())
+        asyncio.run(goes_on(slow_disk))

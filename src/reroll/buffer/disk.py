@@ -173,6 +173,7 @@ class Disk:
     async def written(self) -> None:
         """Return when all that changed so far is written. Raises StoreFailed."""
         self.raise_if_failed()
+        self._waits.here()  # first: what ends from now on is told here
         if self._now is not None and self._now.is_over:
             self._finish()  # the loop that it was to be told to is over
         if not self._has_changed():
