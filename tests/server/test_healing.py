@@ -102,6 +102,20 @@ async def test_a_cancelled_take_whose_answer_is_under_way_gives_its_groups_back(
         assert (await server.buffer.ledger())["t"]["consumed"].groups == 0
 
 
+async def test_a_reservation_that_arrives_too_late_is_given_back():
+    async with (
+        Server(FIFO, BIND, limits=Limits(client_ttl_s=1000.0)) as server,
+        Proxy(server.address) as proxy,
+        connect(proxy.address, **QUICK) as client,
+    ):
+        await client.health()
+        proxy.swallows_answers = True
+        asking = asyncio.ensure_future(client.reserve(3, "t"))
+        await until(lambda: len(server.buffer._reservations) == 1)
+        asking.cancel()
+        await until(lambda: len(server.buffer._reservations) == 0, timeout_s=30)
+
+
 async def test_a_client_that_goes_gives_back_what_it_held(server):
     async with connect(server.address, **QUICK) as stays:
         await asyncio.gather(*(stays.put(group(number), "t") for number in range(6)))
@@ -136,7 +150,7 @@ async def test_a_server_forgets_what_a_client_holds_no_longer():
         kept, lease = await client.reserve(1, "t"), await client.lease({"t": 1})
         (session,) = server._sessions.values()
         await until(lambda: len(session.reservations) == len(session.leases) == 1)
-        assert [*session.reservations] == [kept.id]
+        assert [*session.reservations.values()] == [kept]
         assert [*session.leases.values()] == [lease.id]
 
 

@@ -110,14 +110,16 @@ class Serving:
         leases, reservations = open_in(self._buffer)
         session.leases = {call: lease for call, lease in session.leases.items() if lease in leases}
         session.reservations = {
-            number: held for number, held in session.reservations.items() if number in reservations
+            call: held for call, held in session.reservations.items() if held.id in reservations
         }
 
     async def cancelled(self, session: Session, number: int) -> None:
-        """Give back the lease that a call got whose caller is gone."""
-        lease = session.leases.pop(number, None)
+        """Give back the lease or the reservation that a call got whose caller is gone."""
+        lease, reservation = session.leases.pop(number, None), session.reservations.pop(number, None)
         if lease is not None:
             await self._buffer.nack_lease(lease)
+        if reservation is not None:
+            await self._buffer.release(reservation)
 
     # --- verbs that are more than the buffer's own
 
@@ -181,17 +183,17 @@ class Serving:
         return Outcome(await self._buffer.nack_lease(lease))
 
     async def _do_reserve(
-        self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
+        self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         reservation: Reservation = await self._buffer.reserve(**arguments)
-        session.reservations[reservation.id] = reservation
+        session.reservations[number] = reservation
         return Outcome(reservation)
 
     async def _do_release(
         self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         released = await self._buffer.release(**arguments)
-        session.reservations.pop(arguments["reservation"].id, None)
+        session.reservation_ended(arguments["reservation"])
         return Outcome(released)
 
     async def _do_save(

@@ -49,7 +49,7 @@ class Session:
         self.num_bytes = 0
         """Of calls that are pending, and of answers that were not received."""
         self.leases: dict[int, int] = {}  # which call got which lease
-        self.reservations: dict[int, Reservation] = {}
+        self.reservations: dict[int, Reservation] = {}  # the same
         self._answers: dict[int, Answered] = {}
         self._over: OrderedDict[int, None] = OrderedDict()
         self._outbox: dict[int, Answered] = {}  # by call: who asks twice before it is sent gets it once
@@ -109,6 +109,11 @@ class Session:
         """Learn that a lease is no longer held."""
         for call in [call for call, held in self.leases.items() if held == lease]:
             del self.leases[call]
+
+    def reservation_ended(self, reservation: Reservation) -> None:
+        """Learn that a reservation is no longer held."""
+        for call in [call for call, held in self.reservations.items() if held.id == reservation.id]:
+            del self.reservations[call]
 
     @property
     def has_mail(self) -> bool:

@@ -42,7 +42,7 @@ class ToServer(msgspec.Struct, array_like=True, frozen=True):
 
     calls: list[Call] = []
     cancelled: list[_Number] = []
-    """Calls whose caller is gone; a lease that such a call got is given back."""
+    """Calls whose caller is gone; a lease or a reservation that such a call got is given back."""
     received: list[_Number] = []
     """Calls whose answers arrived, and need not be kept."""
     waiting: list[_Number] | None = None
