@@ -64,6 +64,10 @@ class AnyShard(Shard):
         while self._draws:
             await self._do_end(self._draws.popitem()[0])
 
+    async def held(self) -> int:
+        """Return how many leases and reservations somebody has."""
+        return len(self._holders._holder_of)
+
     async def last_heard(self) -> float:
         """Return when a holder was heard of last."""
         return max(self._holders._heard.values())

@@ -67,6 +67,9 @@ class Line:
     def _closed(self) -> Closed:
         return Closed(f"the buffer {self._buffer!r} was closed, or whoever made it has ended")
 
+    def _silent(self) -> Unreachable:
+        return Unreachable(f"{self} did not answer in time: see whether its node is alive")
+
     @property
     def actor(self) -> Any:
         """The actor. Raises Closed if there is none of this name."""
@@ -97,13 +100,13 @@ class Line:
         that are handed out. Raises Unreachable if the shard does not answer,
         Closed if it never will.
         """
-        if self._told:
-            await asyncio.wait(self._told, timeout=GRACE_S)
-        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder, room=room)
         deadline = None
         if timeout is not None:
             grace = self._patience_s if timeout == _NONE else min(GRACE_S, self._patience_s)
             deadline = time.monotonic() + max(timeout, 0.0) + grace
+        if self._told:
+            await asyncio.wait(self._told, timeout=GRACE_S)
+        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder, room=room)
         return await self._until_replied(request, deadline, self._together if together else self._alone)
 
     def tell(self, verb: str, arguments: Mapping[str, Any]) -> None:
@@ -158,26 +161,26 @@ class Line:
 
     async def _within(self, sent: "asyncio.Future[T]", deadline: float | None) -> T:
         """Wait for an answer, and look now and then whether the shard is there."""
-        while True:
-            left = time_left(deadline)
-            try:
+        try:
+            while True:
+                left = time_left(deadline)
                 done, _ = await asyncio.wait([sent], timeout=_LOOK_S if left is None else min(_LOOK_S, left))
-            except asyncio.CancelledError:
-                sent.cancel()
-                raise
-            if done:
-                return sent.result()
-            if time_left(deadline) == 0:
-                sent.cancel()
-                raise Unreachable(f"{self} did not answer in time: see whether its node is alive")
-            await self._look()
+                if done:
+                    return sent.result()
+                if time_left(deadline) == 0:
+                    raise self._silent()
+                await self._look(time_left(deadline))
+        except (asyncio.CancelledError, Unreachable):
+            sent.cancel()
+            raise
 
-    async def _look(self) -> None:
-        """Raise RayActorError if the shard does not answer."""
+    async def _look(self, left: float | None) -> None:
+        """Raise Unreachable if the shard does not answer in the time that is left, or for too long; RayActorError."""
         ping = asyncio.wrap_future(self.actor.pid.remote().future())
-        done, _ = await asyncio.wait([ping], timeout=self._patience_s)
+        patience_s = self._patience_s if left is None else min(self._patience_s, left)
+        done, _ = await asyncio.wait([ping], timeout=patience_s)
         if not done:
-            raise RayActorError(error_msg="it does not answer")
+            raise self._silent()
         ping.result()
 
     async def _alone(self, request: Request, deadline: float | None) -> Reply:
@@ -260,14 +263,18 @@ class Line:
 
     def call_now(self, method: str, timeout: float) -> Any:
         """Call a method of the actor from where nobody can await. Raises Unreachable, Closed."""
-        try:
-            return ray.get(getattr(self.actor, method).remote(), timeout=timeout)
-        except GetTimeoutError as error:
-            raise Unreachable(f"{self} does not answer within {timeout} s") from error
-        except ActorDiedError as error:
-            raise self._closed() from error
-        except RayActorError as error:
-            raise Unreachable(f"{self} is being started again; repeat the call") from error
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return ray.get(getattr(self.actor, method).remote(), timeout=time_left(deadline))
+            except GetTimeoutError as error:
+                raise Unreachable(f"{self} does not answer within {timeout} s") from error
+            except ActorDiedError as error:
+                raise self._closed() from error
+            except RayActorError as error:
+                if time_left(deadline) == 0:
+                    raise Unreachable(f"{self} is not started again within {timeout} s") from error
+                time.sleep(_RETRY_S[0])
 
 
 def time_left(deadline: float | None) -> float | None:
