@@ -3,16 +3,18 @@
 import asyncio
 import os
 import signal
+import threading
 from mmap import mmap
 
 import pytest
 import ray
 
-from ray_buffer.actors import Consumer, Producer, kill, last_heard, pid_of, shard_actor, total
+from ray_buffer.actors import Consumer, Producer, Unreadable, kill, last_heard, pid_of, shard_actor, total
 from ray_buffer.pool import buffer_of, own_buffer
-from reroll import Closed, ReplayBufferConfig, Unreachable
+from reroll import Closed, InvalidArgument, ReplayBufferConfig, Unreachable
 from reroll.engine.ledger import closes
 from reroll.ray import calling
+from reroll.ray.calling import Line
 from reroll.ray.wire import Holder, Request, as_parts, put_in
 from reroll.testing.buffer.builders import group, names
 
@@ -159,6 +161,33 @@ async def test_a_silent_shard_is_unreachable():
         finally:
             os.kill(pid, signal.SIGCONT)
         assert names(await buffer.get(1, "t", "completed")) == ["a"]
+
+
+@pytest.mark.parametrize("bad", [threading.Lock(), Unreadable()])
+async def test_a_put_that_cannot_travel_keeps_no_other_from_arriving(bad):
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        puts = (buffer.put(group(name), "t", tags={"tag": tag}) for name, tag in enumerate([1, bad, 2]))
+        first, failed, last = await asyncio.gather(*puts, return_exceptions=True)
+        assert isinstance(failed, InvalidArgument)
+        assert sorted((first, last)) == [1, 2]
+        assert sorted(names(await buffer.get(3, "t", "completed"))) == [0, 2]
+
+
+async def test_who_gets_less_because_a_shard_was_away_keeps_what_it_has_consumed(tmp_path, monkeypatch):
+    call, is_first, others = Line.call, iter([True]), []
+
+    async def meanwhile(line, verb, arguments, **options):
+        if verb == "ack" and next(is_first, False):
+            await call(line, "end", {"lease": arguments["lease"]})
+            others.extend(names(await buffer.get(1, "t", "completed")))
+        return await call(line, verb, arguments, **options)
+
+    with buffer_of(ReplayBufferConfig(sampler="fifo", store=tmp_path / "buffer")) as buffer:
+        for name in "ab":
+            await buffer.put(group(name), "t")
+        monkeypatch.setattr(Line, "call", meanwhile)
+        groups, counts = await buffer.take_batch({"t": 2}, wait=True, timeout=0.2)
+        assert (others, names(groups["t"]), counts) == (["a"], ["b"], {"t": 1})
 
 
 @pytest.mark.parametrize("shards", [1, 3])

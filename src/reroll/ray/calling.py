@@ -4,13 +4,19 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
+from ray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    RayActorError,
+    RaySystemError,
+    RayTaskError,
+)
 
-from reroll.errors import Closed, RerollError, Unreachable
+from reroll.errors import Closed, InvalidArgument, RerollError, Unreachable
 from reroll.ray.sharing import Elsewhere, Owner
 from reroll.ray.wire import Holder, Reply, Request, as_parts, as_sent, size_of
 
@@ -54,8 +60,8 @@ class Line:
         self._told: set[asyncio.Future[Reply]] = set()
         self._batch_bytes = 0
         self._flushes: set[asyncio.Task[None]] = set()
-        self.load: dict[str, int] = {}
-        """How many groups the shard held when it was last heard of, by task."""
+        self.load: dict[str, int] | None = None
+        """How many groups the shard held when it was last heard of, by task; None if it never was."""
         self.underway = 0
         """How many puts are on their way."""
         self._shares = True
@@ -184,8 +190,14 @@ class Line:
         ping.result()
 
     async def _alone(self, request: Request, deadline: float | None) -> Reply:
-        sent = self.actor.call.remote(as_sent(self._telling(request), shares=self._shares))
-        reply: Reply = await self._within(asyncio.wrap_future(sent.future()), deadline)
+        asked = as_sent(self._telling(request), shares=self._shares)
+        try:
+            sent = self.actor.call.remote(asked)
+            reply: Reply = await self._within(asyncio.wrap_future(sent.future()), deadline)
+        except (TypeError, RaySystemError) as error:
+            raise InvalidArgument(
+                f"{request.verb}: an argument cannot be sent to the shard, or be read there: {error.__cause__ or error}"
+            ) from error
         return reply
 
     def _telling(self, request: Request) -> Request:
@@ -220,6 +232,8 @@ class Line:
         except RerollError as error:
             for _, future in part:
                 future.set_exception(error)
+        except Exception:  # noqa: BLE001  (one of them cannot be written: each by itself tells which)
+            self._pass_all_on(part)
 
     async def _arrive(self, part: Sequence[_Asked], sent: Any) -> None:
         """Hand on the replies of calls that travelled together: those that are there first, and then the others."""
@@ -238,10 +252,16 @@ class Line:
                         self._follow(self._pass_on(request, future))
                     elif not future.done():
                         future.set_result(reply)
+        except RayTaskError:  # one of them cannot be read there: each by itself tells which
+            self._pass_all_on(left.values())
         except Exception as error:  # noqa: BLE001  (each caller raises it)
             for _, future in left.values():
                 if not future.done():
                     future.set_exception(error)
+
+    def _pass_all_on(self, part: Iterable[_Asked]) -> None:
+        for request, future in part:
+            self._follow(self._pass_on(request, future))
 
     async def _pass_on(self, request: Request, to: "asyncio.Future[Reply]") -> None:
         """Send a request by itself; one that was given up meanwhile is not: what it brought may be gone."""

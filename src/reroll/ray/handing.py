@@ -10,7 +10,7 @@ from typing import Any, Final
 from reroll.buffer.arguments import checked_sizes
 from reroll.config import ReplayBufferConfig
 from reroll.engine.selectors.specs import Prioritized, Uniform
-from reroll.errors import InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.errors import InvalidArgument, LeaseExpired, RerollError, WaitTimeout
 from reroll.ray.calling import Line, time_left
 from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, shares_of, weighed
 from reroll.ray.holding import heart, this_holder
@@ -56,15 +56,21 @@ class HandOut:
         got: dict[str, list[list[Any]]] = {task: [] for task in sizes}
         while True:
             missing = {task: n - len(got[task]) if n > 0 else n for task, n in sizes.items()}
-            lent = await self._lend(
-                {**arguments, "task_batch_sizes": missing, "timeout": time_left(deadline)}
-            )
+            try:
+                lent = await self._lend(
+                    {**arguments, "task_batch_sizes": missing, "timeout": time_left(deadline)}
+                )
+            except RerollError:
+                if not any(got.values()):
+                    raise
+                break  # these are consumed: a batch that is too small is better than one that is lost
             samples = self._opened(lent)
             gone = await self._ack(lent, comes_back=not self._is_completed(arguments))
             for task, given in samples.items():
                 got[task] += [sample.group for sample in given if sample.info.uid not in gone]
             if not gone or not arguments.get("wait"):
-                return got, {task: len(groups) for task, groups in got.items()}
+                break
+        return got, {task: len(groups) for task, groups in got.items()}
 
     async def lease(self, arguments: Mapping[str, Any]) -> tuple[int, Samples]:
         """Lend what `lease` lends; return the number of the batch, and the samples by task."""

@@ -110,7 +110,7 @@ class Handle:
         try:
             for index, part in enumerate(parts):
                 wishes = placement(index) if callable(placement) else placement or {}
-                place = Place(_key(about, index), index, num_shards, about.life, holder_ttl_s)
+                place = _place(about, index)
                 options = {
                     "num_cpus": 0,
                     "max_restarts": -1,
@@ -309,6 +309,11 @@ def _check_ready(actors: Sequence[Any], timeout: float) -> None:
     for failure in failures:
         if failure is not None:
             raise failure
+
+
+def _place(about: About, index: int) -> Place:
+    whole = f"{about.namespace}/{about.name}"
+    return Place(_key(about, index), whole, index, about.shards, about.life, about.holder_ttl_s)
 
 
 def _key(about: About, index: int) -> str:

@@ -84,6 +84,8 @@ class Place(NamedTuple):
 
     key: str
     """What its books are kept under."""
+    buffer: str
+    """What the whole is known by, with its namespace."""
     shard: int
     shards: int
     life: str
@@ -230,7 +232,7 @@ class Shard:
 
     async def _tell(self, buffer: ReplayBuffer) -> None:
         """Tell Ray's metrics what the shard is like, until it is closed."""
-        export = Export(self._place.key, self._place.shard)
+        export = Export(self._place.buffer, self._place.shard)
         with contextlib.suppress(Closed):
             while True:
                 export.tell(await buffer.stats())

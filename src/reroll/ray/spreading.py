@@ -111,6 +111,7 @@ class Spread:
             line = self.lines[own]
             stored: int | None = await line.call("put", sent, timeout=arguments.get("timeout"), together=True)
             return stored
+        await self._know_loads()
         timeout = 0.0
         while True:
             # All are asked first; then the emptiest is waited for, a while, where others wait in order. One that is away
@@ -179,11 +180,19 @@ class Spread:
         put_id = arguments.get("put_id")
         return None if put_id is None else zlib.crc32(repr(put_id).encode()) % shards
 
+    async def _know_loads(self) -> None:
+        """Ask what the shards hold if nobody was heard of yet, for a while: replies tell it from then on."""
+        if all(line.load is None for line in self.lines):
+            asked = [asyncio.ensure_future(line.call("out", {"uids": []})) for line in self.lines]
+            try:
+                await asyncio.wait(asked, timeout=_WAIT_S)
+            finally:
+                for each in asked:
+                    each.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
+
     def _emptiest_first(self, task: Any) -> list[Line]:
-        """Return the shards by what they held when they were last heard of; of those that hold as many, any comes first."""
-        return sorted(
-            self.lines, key=lambda line: (line.load.get(task, 0) + line.underway, self._dice.random())
-        )
+        return sorted(self.lines, key=lambda line: (line.load or {}).get(task, 0) + line.underway)
 
     async def _reserve(self, arguments: dict[str, Any]) -> Reservation:
         timeout, who = arguments.get("timeout"), this_holder()
@@ -192,6 +201,7 @@ class Spread:
             self._hold(self.lines[0], who)
             return granted
         deadline = deadline_of(timeout)
+        await self._know_loads()
         limit = 0.0
         while True:
             for line in self._emptiest_first(arguments["task_name"])[: None if limit == 0 else 1]:
