@@ -1,6 +1,7 @@
 """Data preparation in an actor: engines push results or fill a queue, ranks in other processes fetch their part."""
 
 import asyncio
+import contextlib
 
 import pytest
 import ray
@@ -75,7 +76,8 @@ async def test_a_queue_of_ray_is_a_source_and_a_dead_preparer_gives_its_steps_ba
         queue.put_nowait_batch([result(number) for number in range(1, 5)])
         assert prompts_of(await preparer.get_data(0, 1, timeout=60)) == [1, 2, 3, 4]
         ray.kill(preparer._actor)
-        with pytest.raises(Closed):
-            await preparer.get_data(0, 2, timeout=1)
+        with contextlib.suppress(Closed):
+            while True:  # it may still answer; to ask for another step would say that this one was trained
+                await preparer.get_data(0, 1, timeout=1)
         await buffer.wait_ready({"train": 4}, timeout=30)
     queue.shutdown()

@@ -21,8 +21,9 @@ from reroll import (
     StalenessWindow,
     WaitTimeout,
 )
+from reroll.ray import handing
 from reroll.ray.calling import Line
-from reroll.ray.wire import put_in
+from reroll.ray.wire import Holder, put_in
 from reroll.testing.buffer.builders import group, names
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -87,6 +88,34 @@ async def test_a_group_comes_back_to_its_own_shard_by_any_of_its_rollouts():
             first.group_uid = [None, second.group_uid + 1_000, second.group_uid + 1_001][number]
             assert await buffer.put([first, second], "t") == second.group_uid
         assert total(await buffer.ledger(), "out") == 0
+
+
+async def test_a_group_comes_back_to_its_own_shard_whoever_granted_the_reservation():
+    config = ReplayBufferConfig(sampler="fifo", rate_limiter=StalenessWindow(1, 6))
+    with buffer_of(config, num_shards=3) as buffer:
+        uids = [await buffer.put(group(name, status="aborted"), "t") for name in range(3)]
+        reservation = await buffer.reserve(2, "t")
+        taken = await buffer.get(3, "t", "aborted")
+        assert [await buffer.put(each, "t", reservation=reservation) for each in taken] == uids
+        assert total(await buffer.ledger(), "out") == 0
+        new = await buffer.put(group("new"), "t", reservation=reservation)
+        assert new % 3 == reservation.id % 3 + 1
+
+
+async def test_who_does_not_wait_gets_what_others_have_drawn_and_do_not_keep(monkeypatch):
+    monkeypatch.setattr(handing, "_HIDDEN_S", 60.0)
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=3) as buffer:
+        for name in range(3):
+            await buffer.put(group(name), "t")
+        lines = buffer._spread.lines
+        drawn = [
+            await line.call("draw", {"task_batch_sizes": {"t": 3}}, holder=Holder("me")) for line in lines
+        ]
+        getting = asyncio.ensure_future(buffer.get(3, "t", "completed"))
+        await asyncio.wait([getting], timeout=0.1)
+        for line, draw in zip(lines, drawn, strict=True):
+            await line.call("nack", {"lease": draw.lease})
+        assert sorted(names(await getting)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("sampler", ["fifo", "uniform"])

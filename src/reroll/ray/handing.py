@@ -22,6 +22,8 @@ from reroll.waiting import deadline_of
 
 _LOOK_S: Final = 1.0
 """How long a shard is asked at most whether something has changed: leases may end by time."""
+_HIDDEN_S: Final = 0.25
+"""For how long who does not wait tries again, while others have drawn what it could have."""
 _DIGITS: Final = 64
 """Bits of the lease of one shard in the number of a batch over several."""
 
@@ -167,18 +169,25 @@ class HandOut:
                 )
                 return {0: fetched(given, memory)}
         deadline_of(arguments.get("ttl_s"), "ttl_s")
+        end = time.monotonic() + _HIDDEN_S
         asked = {name: value for name, value in arguments.items() if name != "ttl_s"}
         await self._refuse({**asked, "timeout": 0}, "take_batch")
         while True:
             if wait:  # first, since who does not get all has changed nothing
                 await self._until_ready(arguments, deadline, "take")
-            lent = await self._lend_once(arguments, time_left(deadline) if wait else 0.0)
+            limit, whole = (time_left(deadline), True) if wait else (0.0, time.monotonic() < end)
+            lent = await self._lend_once(arguments, limit, whole=whole)
             if lent is not None:
                 return lent
             await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same, or a shard was away
 
-    async def _lend_once(self, arguments: Mapping[str, Any], timeout: float | None) -> dict[int, Lent] | None:
-        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if that cannot be."""
+    async def _lend_once(
+        self, arguments: Mapping[str, Any], timeout: float | None, *, whole: bool
+    ) -> dict[int, Lent] | None:
+        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if that cannot be.
+
+        Without `wait` fewer are enough, unless it shall be the whole and others, who draw now, may give back what lacks.
+        """
         sizes = checked_sizes(arguments["task_batch_sizes"])
         asked, who = {**arguments, "wait": False, "timeout": None}, this_holder()
         answers = await asyncio.gather(
@@ -193,8 +202,10 @@ class HandOut:
             drawn: list[Draw] = [answer for answer in answers if isinstance(answer, Draw)]
             kept: list[list[int]] = [[] for _ in drawn]
             for task, wanted in sizes.items():
-                parts = [parts[task] for _, parts in drawn]
-                if arguments.get("wait") and sum(len(part.infos) for part in parts) < wanted:
+                parts = [draw.parts[task] for draw in drawn]
+                lacks = sum(len(part.infos) for part in parts) < wanted
+                hidden = any(task in draw.hidden for draw in drawn)
+                if lacks and whole and (hidden or arguments.get("wait")):
                     none: list[dict[str, Any]] = [{"lease": lease, "uids": []} for lease in leases]
                     await self._each("claim", none, timeout=timeout)
                     await self._each("nack", [{"lease": lease} for lease in leases], timeout=timeout)
@@ -228,8 +239,8 @@ class HandOut:
         """Return what a shard gave, with chances and sizes as of the whole; weights follow when all is there."""
         samples = {}
         for task in sizes:
-            size = sum(parts[task].size for _, parts in drawn)
-            share = shares_of([parts[task][:2] for _, parts in drawn])[index]
+            size = sum(draw.parts[task].size for draw in drawn)
+            share = shares_of([draw.parts[task][:2] for draw in drawn])[index]
             samples[task] = [
                 (blob, info._replace(table_size=size, probability=info.probability * share))
                 if self._is_by_chance(task, {})

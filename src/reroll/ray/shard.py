@@ -305,12 +305,15 @@ class Shard:
         await (await self._open()).is_ready({})  # time passes: what is weighed is what is drawn from
         status = arguments.get("group_status", Status.COMPLETED)
         weights = {task: (await self._do_weight(task, status)) for task in arguments["task_batch_sizes"]}
+        others = list(self._draws.values())
         lease, batch = await self._lend(holder, arguments)
         self._draws[lease] = batch
         parts = {
             task: Drawn(*weights[task], [s.info for s in given]) for task, given in batch.samples.items()
         }
-        return Draw(lease, parts)
+        return Draw(
+            lease, parts, frozenset(task for task in parts if any(other.counts.get(task) for other in others))
+        )
 
     async def _do_claim(self, lease: int, uids: list[int]) -> Lent:
         """Keep these of what was drawn, and give the rest back."""

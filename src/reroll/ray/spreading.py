@@ -104,7 +104,9 @@ class Spread:
             "items": group,
             "put_id": uuid.uuid4().hex if put_id is None else put_id,
         }
-        own = await self._own_shard(arguments)
+        own, reservation = await self._own_shard(arguments), arguments.get("reservation")
+        if own is not None and isinstance(reservation, Reservation) and self._granted_by(reservation) != own:
+            sent["reservation"] = None  # it comes back: what is out counts as running, whatever was reserved
         if own is None and not isinstance(task, str):
             own = 0  # to be refused
         if own is not None:
@@ -171,10 +173,14 @@ class Spread:
         if shards == 1:
             return 0
         carried, reservation = await self._carried(arguments["items"]), arguments.get("reservation")
-        if isinstance(reservation, Reservation):
-            return reservation.id % shards
         uid = arguments.get("uid")
         uid = carried if uid is None else uid
+        if isinstance(reservation, Reservation):
+            home = self._granted_by(reservation)
+            if not isinstance(uid, int) or self._shard_of(uid) == home:
+                return home
+            out = await self.lines[self._shard_of(uid)].call("out", {"uids": [uid]})
+            return self._shard_of(uid) if out else home
         if isinstance(uid, int):
             return self._shard_of(uid)
         put_id = arguments.get("put_id")
@@ -228,8 +234,11 @@ class Spread:
         reservation = arguments["reservation"]
         if not isinstance(reservation, Reservation):
             raise InvalidArgument(f"reservation must be what reserve() returned, not {reservation!r}")
-        released: int = await self.lines[reservation.id % len(self.lines)].call("release", arguments)
+        released: int = await self.lines[self._granted_by(reservation)].call("release", arguments)
         return released
+
+    def _granted_by(self, reservation: Reservation) -> int:
+        return reservation.id % len(self.lines)
 
     # --- handing out
 
