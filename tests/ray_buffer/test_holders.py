@@ -44,6 +44,18 @@ async def test_what_is_used_up_or_over_is_held_by_nobody():
         raise AssertionError(f"{held} things, and {heart._held}, are still held")
 
 
+async def test_what_was_got_again_since_a_shard_knew_of_nothing_is_still_held():
+    with buffer_of(WINDOW) as buffer:
+        await buffer.reserve(1, "t")
+        (key,) = [line.key for line in buffer._spread.lines]
+        before = dict(heart._held[key])
+        await buffer.reserve(1, "t")
+        heart._settle_all(key, before)
+        assert key in heart._held
+        heart._settle_all(key, dict(heart._held[key]))
+        assert key not in heart._held
+
+
 async def test_a_lease_that_is_acknowledged_twice_ends_no_other():
     with buffer_of(FIFO) as buffer:
         for name in range(2):

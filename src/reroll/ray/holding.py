@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import uuid
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import ray
@@ -45,14 +45,23 @@ class Heart:
                 self._thread.start()
         self._wake.set()
 
-    def settle(self, shard: str, *things: Hashable) -> None:
-        """These things of a shard are not held any more."""
+    def settle(self, shard: str, thing: Hashable) -> None:
+        """Something of a shard is not held any more."""
         with self._lock:
-            held = self._held.get(shard, {})
-            for thing in things:
-                held.pop(thing, None)
-            if not held:
-                self._held.pop(shard, None)
+            self._drop(shard, thing)
+
+    def _settle_all(self, shard: str, things: Mapping[Hashable, object]) -> None:
+        """All these things of a shard are not held any more, unless one was got again since."""
+        with self._lock:
+            for thing, how in things.items():
+                if self._held.get(shard, {}).get(thing) is how:
+                    self._drop(shard, thing)
+
+    def _drop(self, shard: str, thing: Hashable) -> None:
+        held = self._held.get(shard, {})
+        held.pop(thing, None)
+        if not held:
+            self._held.pop(shard, None)
 
     def _beat(self) -> None:
         while True:
@@ -71,7 +80,7 @@ class Heart:
             for shard, heard in told.items():
                 with contextlib.suppress(Exception):  # no answer yet, or none at all
                     if not ray.get(heard, timeout=0):
-                        self.settle(shard, *held[shard])
+                        self._settle_all(shard, held[shard])
 
 
 heart = Heart()
