@@ -1,5 +1,6 @@
 """A buffer between TRL's asynchronous trainer and its worker: whole groups, each once, also after kill -9."""
 
+import itertools
 import json
 import queue
 import subprocess
@@ -125,6 +126,32 @@ def test_in_memory_what_was_not_trained_is_made_again(tmp_path):
     _, again = train(tmp_path, resume=True, max_steps=4, **options)
     assert again.made[0] == 4
     assert {position for position, *_ in trained(tmp_path)} == set(range(8))
+
+
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_what_was_given_up_is_not_made_again(tmp_path, store):
+    options = {
+        "max_staleness": 1,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "start_index": 0,
+        "buffer": {"capacity": 64, **({"store": tmp_path / "store"} if store == "disk" else {})},
+    }
+    first, _ = train(tmp_path, max_steps=12, **options)
+    note = first._trainer.state.stateful_callbacks["reroll"]
+    done = {position for position, *_ in trained(tmp_path)}
+    held = {row.group_id for row in first.replay_buffer.query({})} if store == "disk" else set()
+    first.replay_buffer.close()
+    given_up = set(range(note["end"])) - done - set(note["open"])
+    assert given_up, "the worker was faster than the trainer"
+    assert len(note["open"]) <= 64 + 2, "what is written with a checkpoint does not grow with the training"
+    assert note["trained"] == len(done)
+
+    _, again = train(tmp_path, resume=True, max_steps=14, **options)
+    to_come = (n for n in itertools.count() if n not in held and (n in note["open"] or n >= note["end"]))
+    assert again.made[0] == next(to_come)
+    assert again.made[0] > min(given_up)
+    assert not {position for position, *_ in trained(tmp_path)} & given_up
 
 
 @pytest.mark.parametrize("sync", [1, 2])

@@ -23,8 +23,8 @@ from reroll.integrations.trl.rows import score_of
 from reroll.rollout import Rollout, Status
 
 _NOTE: Final = "reroll"
-"""Where the trainer's state, and so its checkpoint, has what was trained."""
-_NOTHING: Final = {"first": 0, "others": (), "begun": (), "version": 0}
+"""Where the trainer's state, and so its checkpoint, has what became of the groups."""
+_NOTHING: Final = {"trained": 0, "end": 0, "open": (), "begun": (), "version": 0}
 _LOOK_S: Final = 0.25
 """How often a wait looks whether it is still wanted: TRL's queues cannot be woken."""
 
@@ -128,31 +128,35 @@ class RerollRolloutWorker(TrainerCallback):
     # --- what it calls of a callback
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Go back to the checkpoint that the trainer starts from, and ask only for what is neither trained nor here."""
+        """Go back to the checkpoint that the trainer starts from, and ask only for what is neither here nor done with."""
         note = state.stateful_callbacks.get(_NOTE, _NOTHING)
-        self._step, self._trained = state.global_step, {*range(note["first"]), *note["others"]}
+        self._step, self._trained = state.global_step, note["trained"]
         # By position: how many samples are in the checkpoint of a group that was trained in part.
         self._begun = dict(note["begun"]) if self._is_durable else {}
         if self._is_durable:
             self.replay_buffer.rewind(state.global_step)
-        self._known = self._trained | {row.group_id for row in self.replay_buffer.query({})}
-        self._trainer._groups_before_resume, self._trainer.model_version = len(self._trained), note["version"]
+        self._known = _Positions(note["end"], *note["open"])
+        self._known.add(*(row.group_id for row in self.replay_buffer.query({})))
+        self._trainer._groups_before_resume, self._trainer.model_version = self._trained, note["version"]
         if (options := getattr(self._worker, "_loop_kwargs", None)) is not None:
-            options["dataset_start_index"] = self._first = _gap(self._known)
+            options["dataset_start_index"] = self._first = min(self._known.gaps | {self._known.end})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Acknowledge the groups whose last sample this step has trained, and note for a checkpoint what is trained."""
+        """Acknowledge the groups whose last sample this step has trained, and note for a checkpoint what is not."""
         self._step = state.global_step
         self._surplus += round(self._trainer._step_samples)
         while self._lent and self._lent[0][1] <= self._surplus:
-            position, size, batch = self._lent.popleft()
+            size, batch = self._lent.popleft()[1:]
             self._surplus -= size
+            self._trained += _is_new(batch)
             batch.ack(train_step=state.global_step)
-            self._trained.add(position)
-        first = _gap(self._trained)
+        end, left = self._known.end, set(self._known.gaps)  # before the buffer is asked: more come meanwhile
+        unused = self.replay_buffer.query({"status": "completed", "times_sampled": 0})
+        left |= {row.group_id for row in unused} | {at for at, _, batch in self._lent if _is_new(batch)}
         state.stateful_callbacks[_NOTE] = {
-            "first": first,
-            "others": sorted(position for position in self._trained if position > first),
+            "trained": self._trained,
+            "end": end,
+            "open": sorted(left),  # of those below the end; all others are trained, or were given up
             "begun": [(self._lent[0][0], self._surplus)] if self._surplus else [],
             "version": self._trainer.model_version + 1,  # of the weights that this step has made
         }
@@ -165,7 +169,7 @@ class RerollRolloutWorker(TrainerCallback):
 
     def _feed(self) -> None:
         groups: dict[int, list[Any]] = {}
-        ended: set[int] = set()
+        ended = _Positions()
         while not self._stopping.is_set():
             with suppress(queue.Empty):
                 sample = self._worker.rollout_buffer.get(timeout=_LOOK_S)
@@ -175,12 +179,10 @@ class RerollRolloutWorker(TrainerCallback):
                         f"group {now} goes on after it was whole: group_size is for workers that mix groups of one size"
                     )
                 groups.setdefault(now, []).append(sample)
-                whole = [
-                    number for number in groups if (len(groups[number]) == size if size else number != now)
-                ]
+                whole = [n for n in groups if (len(groups[n]) == size if size else n != now)]
                 for number in whole:
                     self._put(self._first + number, groups.pop(number))
-                ended.update(whole)
+                ended.add(*whole)
 
     def _put(self, position: int, samples: list[Any]) -> None:
         buffer, budget = self.replay_buffer, self._trainer.args.token_budget or 0
@@ -203,6 +205,22 @@ def _rollout_of(sample: Any, position: int, status: Status) -> Rollout:
     )
 
 
-def _gap(positions: set[int]) -> int:
-    """Return the first position that is not among these."""
-    return min(set(range(len(positions) + 1)) - positions)
+def _is_new(batch: Any) -> bool:
+    """Return whether this is the first use of its group."""
+    return bool(batch.samples[TASK][0].info.times_sampled == 1)
+
+
+class _Positions:
+    """All positions below an end but for some gaps: few, since groups come nearly in order."""
+
+    def __init__(self, end: int = 0, *gaps: int) -> None:
+        self.end, self.gaps = end, set(gaps)
+
+    def __contains__(self, position: int) -> bool:
+        return position < self.end and position not in self.gaps
+
+    def add(self, *positions: int) -> None:
+        for position in positions:
+            self.gaps.update(range(self.end, position))
+            self.gaps.discard(position)
+            self.end = max(self.end, position + 1)
