@@ -200,11 +200,11 @@ async def test_a_timeout_is_kept_when_a_shard_is_silent(shards, monkeypatch):
         os.kill(pid, signal.SIGSTOP)
         try:
             calls = (
-                buffer.take_batch({"t": 1}, wait=True, timeout=1),
+                buffer.take_batch({"t": 1}, wait=True, timeout=0.3),
                 buffer.take_batch({"t": 1}),
                 buffer.get(1, "t", "completed"),
-                buffer.sample(1, "t", timeout=1),
-                buffer.wait_ready({"t": 1}, timeout=1),
+                buffer.sample(1, "t", timeout=0.3),
+                buffer.wait_ready({"t": 1}, timeout=0.3),
             )
             ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
             assert [type(end) for end in ends] == [Unreachable] * len(calls)
