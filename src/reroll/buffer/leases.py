@@ -64,6 +64,7 @@ class Leases:
         return len(self._open)
 
     def __contains__(self, lease: object) -> bool:
+        """Tell whether a lease is open."""
         return lease in self._open
 
     def open_leases(self, now: float) -> list[OpenLease]:

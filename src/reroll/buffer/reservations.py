@@ -37,6 +37,7 @@ class Reservations:
         return len(self._open)
 
     def __contains__(self, number: object) -> bool:
+        """Tell whether a reservation has a group left."""
         return number in self._open
 
     def make(self, task: Task, groups: int, deadline: float | None) -> Reservation:
@@ -54,7 +55,7 @@ class Reservations:
             raise InvalidArgument(f"reservation must be what reserve() returned, not {reservation!r}")
         if reservation.task_name != task_name:
             raise InvalidArgument(f"the reservation is for task {reservation.task_name!r}, not {task_name!r}")
-        return reservation.id in self._open
+        return reservation.id in self
 
     def settle(self, reservation: Reservation | None, put_id: Hashable = None) -> bool:
         """One of its groups was put, now or before; return whether that was not known yet."""

@@ -3,6 +3,7 @@
 `PreparerService` stands on the server; `RemotePreparer` has the same verbs on the other side, over whatever carries them.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ class PreparerService:
         self._again = again
         self._rewinds = rewinds
         self._is_started = False
+        self._starting = asyncio.Lock()
 
     async def put(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
         """See `AsyncPreparer.put`."""
@@ -80,9 +82,10 @@ class PreparerService:
         await self._preparer.shutdown()
 
     async def _start(self) -> None:
-        if not self._is_started:
-            self._is_started = True
-            await self._preparer.start()
+        async with self._starting:  # whoever comes meanwhile waits until it has started
+            if not self._is_started:
+                await self._preparer.start()
+                self._is_started = True
 
 
 def serve_preparer(server: Any, config: PrepareConfig) -> None:
