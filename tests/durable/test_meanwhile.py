@@ -75,6 +75,19 @@ async def test_a_group_that_cannot_be_saved_is_handed_out_meanwhile(tmp_path):
     assert len((await picture(buffer))["rows"]) == 300
 
 
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_put_that_waits_for_bytes_is_woken_by_a_patch_that_frees_some(tmp_path, is_durable):
+    store = tmp_path / "store" if is_durable else None
+    buffer = ReplayBufferConfig(sampler="fifo", max_bytes=6000, store=store).build()
+    uid = await buffer.put(group(response="x" * 4500), TASK)
+    waiting = asyncio.ensure_future(buffer.put(group(response="x" * 4000), TASK))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await buffer.patch(uid, response=[""])
+    assert await asyncio.wait_for(waiting, 30) == 2
+    await buffer.close()
+
+
 async def nobody_writes_to(directory: Any) -> None:
     """Return when no thread writes there any more."""
     async with asyncio.timeout(60):

@@ -115,6 +115,7 @@ class Changing(Shell):
         self._check_open()
         if self._disk is None:
             self._groups.patch(uid, fields, tags)
+            self._waits.wake()  # it may take fewer bytes now
             return
         disk, encoded = self._disk, list[Encoded]()
         try:
@@ -127,6 +128,7 @@ class Changing(Shell):
             self._check_open()
             self._groups.patch(uid, fields, tags, lambda items: encoded.append(disk.encode_now(items)))
             disk.add(uid, encoded[-1])
+            self._waits.wake()
         finally:
             for one in encoded:
                 one.held.release()
