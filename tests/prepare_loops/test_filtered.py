@@ -185,6 +185,21 @@ def test_an_aborted_group_is_continued():
         assert preparer.get_data(0, 1, TIMEOUT).uids == [taken.group_uid]
 
 
+def test_a_group_that_became_too_stale_is_rolled_again():
+    options = {"max_staleness": 0, "retry_expired": True, "async_steps": 0}
+    with Preparer(config(1, **options)) as preparer:
+        preparer.put([result(1), result(2)])
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1]
+        with pytest.raises(WaitTimeout):
+            preparer.get_data(0, 2, 0.05)  # 2 is too stale for it
+        ((taken, _),) = preparer.buffer.get(1, "train", "expired")
+        rolled = result(2, version=1, group_uid=taken.group_uid)
+        assert preparer.put(rolled) == 1
+        assert preparer.put(rolled) == 1  # which changes nothing
+        assert preparer.get_data(0, 2, TIMEOUT).uids == [taken.group_uid]
+        assert preparer.buffer.ledger()["train"]["put"].groups == 2
+
+
 def test_what_passed_and_became_too_stale_is_not_waited_for():
     options = {"when_filtered": "yield", "max_staleness": 0, "async_steps": 0}
     with Preparer(config(1, **options, replay_buffer={"capacity": 9})) as preparer:

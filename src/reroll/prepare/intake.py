@@ -106,7 +106,7 @@ class Intake:
             self._tell(_Told(missing=count))
 
     async def _take(self, result: GenerationResult, timeout: float | None, told: _Told) -> _Fate:
-        if (is_stored := self._seen.get(self._put_id(result))) is not None:
+        if (is_stored := await self._known(result)) is not None:
             self._repeats()
             told.settled.append(result)
             return _Fate.KNOWN if is_stored else _Fate.LEFT_OUT  # another was wanted when it first came
@@ -127,6 +127,16 @@ class Intake:
         if found is not None and found.excluded:
             told.excluded.append(result)
         return fate
+
+    async def _known(self, result: GenerationResult) -> bool | None:
+        """Return whether a result that came before is there to be trained, or was; None if it is new.
+
+        New is also what goes on with a group that became too stale since, and was taken out to be rolled again.
+        """
+        is_stored = self._seen.get(self._put_id(result))
+        if is_stored is None or result.group_uid is None:
+            return is_stored
+        return is_stored if await self._buffer.query({"uid": result.group_uid}) else None
 
     def _task_of(self, result: GenerationResult) -> str:
         sizes = self._config.sizes
