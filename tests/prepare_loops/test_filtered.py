@@ -67,6 +67,15 @@ def test_or_is_empty_as_configured():
     assert noted.wanted == 0  # a step is what passed: nothing is to be replaced
 
 
+def test_what_failed_counts_for_no_step_and_is_replaced():
+    noted = Noted()
+    with Preparer(config(2, when_filtered="yield", on_invalid="drop"), prompts=noted) as preparer:
+        preparer.put([result(1), failed(2, ["stop", "error"]), result(3, (float("nan"), 0.0))])
+        assert noted.wanted == 2
+        preparer.put([result(4), result(5)])
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1, 4]
+
+
 def test_empty_steps_are_done_like_any_other():
     source = filled([result(1, SAME), result(2, SAME)])
     with Preparer(config(1, filter_zero_std=True, when_filtered="yield"), source) as preparer:

@@ -103,7 +103,8 @@ class Intake:
         """Learn that so many groups became too stale in the buffer."""
         if count:
             self.arrivals.count("expired", count)
-            self._tell(_Told(missing=count))
+            if self._config.when_filtered == "wait":  # else its step has one less
+                self._tell(_Told(missing=count))
 
     async def _take(self, result: GenerationResult, timeout: float | None, told: _Told) -> _Fate:
         if (is_stored := await self._known(result)) is not None:
@@ -123,7 +124,9 @@ class Intake:
             fate = await self._store(result, task, group, found, timeout)
         self.arrivals.results += 1
         told.settled.append(result)
-        told.missing += fate is _Fate.LEFT_OUT
+        # A step that yields has one less for what was filtered; what failed counts for no step.
+        is_missing = self._config.when_filtered == "wait" or found is None
+        told.missing += is_missing and fate is _Fate.LEFT_OUT
         if found is not None and found.excluded:
             told.excluded.append(result)
         return fate
@@ -291,7 +294,7 @@ class Intake:
             self._prompts.settled(told.settled)
         if told.excluded:
             self._prompts.exclude(told.excluded)
-        if told.missing and self._config.when_filtered == "wait":
+        if told.missing:
             self._prompts.replace(told.missing)
 
 
