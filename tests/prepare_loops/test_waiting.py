@@ -1,5 +1,6 @@
 """Who waits, for how long, and what they are told: dead producers, old steps, back-pressure, errors, the end."""
 
+import asyncio
 import queue
 import threading
 import time
@@ -406,3 +407,15 @@ def test_a_step_that_is_done_lets_producers_start(tmp_path):
             preparer.buffer.reserve(1, "train", timeout=0.05)
         preparer.done(1)
         assert preparer.buffer.reserve(2, "train", timeout=TIMEOUT).groups == 2
+
+
+async def test_a_put_that_waits_for_room_in_the_buffer_of_another_ends_with_the_preparer():
+    buffer = ReplayBufferConfig(capacity=1).build()
+    preparer = await AsyncPreparer(config(1), buffer=buffer).start()
+    await preparer.put(result(1))  # it is prepared ahead, and keeps its place
+    putting = asyncio.create_task(preparer.put(result(2)))
+    await asyncio.sleep(0)
+    await preparer.shutdown()
+    with pytest.raises(Closed, match="the preparer was shut down"):
+        await asyncio.wait_for(putting, TIMEOUT)
+    assert await buffer.count("train", "completed") == 1  # and what was prepared is there again
