@@ -19,8 +19,8 @@ from reroll.prepare.step import StepData
 T = TypeVar("T")
 
 _ELSEWHERE: Final = (
-    "a Preparer lives in the process that made it: call it there, from any thread (DataLoader: num_workers=0). There is no "
-    "client yet that reaches it from other processes; where you have one of your own, give its get_data instead"
+    "a Preparer lives in the process that made it: call it there, from any thread (DataLoader: num_workers=0). One "
+    "for other processes is served: `reroll serve --prepare`, with reroll.prepare.remote.RemotePreparer on the other side"
 )
 
 
