@@ -392,7 +392,7 @@ async def test_the_same_with_asyncio():
 def test_a_preparer_is_not_used_from_another_process(monkeypatch):
     with Preparer(config(1)) as preparer:
         monkeypatch.setattr("os.getpid", lambda: -1)
-        with pytest.raises(InvalidArgument, match="lives in the process that made it.*RemotePreparer"):
+        with pytest.raises(InvalidArgument, match=r"lives in the process that made it.*RemotePreparer"):
             preparer.get_data(0, 1, 0)
         monkeypatch.undo()
 
