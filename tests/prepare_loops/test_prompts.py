@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,3 +91,15 @@ def test_results_of_others_are_refused():
         PromptCursor("a").settled([result("x")])
     with pytest.raises(InvalidArgument):
         PromptCursor([])
+
+
+def test_results_of_the_last_epoch_cost_no_shuffle_each(monkeypatch):
+    seeds = []
+    make = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: seeds.append(seed) or make(seed))
+    cursor = PromptCursor(range(20), seed=3)
+    late = cursor.take(20)
+    for one in late[:5]:
+        cursor.exclude(answered([one]))
+        cursor.take(1)
+    assert seeds == [[3, 0], [3, 1]]

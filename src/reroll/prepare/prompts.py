@@ -64,7 +64,9 @@ class PromptCursor(Prompts):
         self._open: set[int] = set()  # of those before it, the ones that are not settled
         self._again: list[int] = []
         self._excluded: set[int] = set()
-        self._order: tuple[int, Sequence[int]] = (-1, ())
+        self._orders: dict[
+            int, Sequence[int]
+        ] = {}  # of two epochs, since one begins while results of the last come
         self._owed = 0
 
     @property
@@ -134,10 +136,12 @@ class PromptCursor(Prompts):
         epoch, place = divmod(number, len(self._prompts))
         if self._seed is None:
             return place
-        if self._order[0] != epoch:
+        if epoch not in self._orders:
+            while len(self._orders) > 1:
+                del self._orders[next(iter(self._orders))]
             order = np.random.default_rng([self._seed, epoch]).permutation(len(self._prompts))
-            self._order = (epoch, order.tolist())
-        return self._order[1][place]
+            self._orders[epoch] = order.tolist()
+        return self._orders[epoch][place]
 
     def _number(self, result: GenerationResult) -> int:
         try:
