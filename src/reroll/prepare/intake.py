@@ -204,7 +204,9 @@ class Intake:
             self._remember(result, is_stored=False)
             return _Fate.LEFT_OUT
         uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
-        if uid is not None and uid <= self._last_uid and result.group_uid is None:  # it came before a restart
+        # It came before a restart, or at the same time from somebody else.
+        came_before = (uid or 0) <= self._last_uid or self._put_id(result) in self._seen
+        if uid is not None and came_before and result.group_uid is None:
             self._repeats()
             self._remember(result, is_stored=True)
             return _Fate.KNOWN
