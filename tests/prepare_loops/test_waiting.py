@@ -419,3 +419,15 @@ async def test_a_put_that_waits_for_room_in_the_buffer_of_another_ends_with_the_
     with pytest.raises(Closed, match="the preparer was shut down"):
         await asyncio.wait_for(putting, TIMEOUT)
     assert await buffer.count("train", "completed") == 1  # and what was prepared is there again
+
+
+def test_a_callback_that_would_wait_for_itself_is_told():
+    class Eager(Prompts):
+        def replace(self, count):
+            preparer.put([result(9 + number) for number in range(count)])
+
+    with Preparer(config(1, filter_zero_std=True), prompts=Eager()) as preparer:
+        with pytest.raises(InvalidArgument, match="would wait for itself"):
+            preparer.put(result(1, (0.0, 0.0)))
+        preparer.put(result(2))
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [2]

@@ -116,6 +116,11 @@ class Preparer:
         """Run a coroutine in the loop, and wait for it. An interrupt of this thread cancels it."""
         if os.getpid() != self._pid:
             raise InvalidArgument(_ELSEWHERE)
+        if threading.current_thread() is self._thread:
+            raise InvalidArgument(
+                "a callback of a preparer (Prompts, a predicate, an async source) would wait for itself: let another thread "
+                "call it, such as the one that asks the engines"
+            )
         with self._gate:
             if not self._is_open:
                 raise Closed("the preparer was shut down")
