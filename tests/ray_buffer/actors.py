@@ -30,12 +30,25 @@ def pid_of(buffer: RayReplayBuffer, shard: int = 0) -> int:
     return ray.get(shard_actor(buffer, shard).pid.remote(), timeout=60)
 
 
+def last_heard(buffer: RayReplayBuffer) -> float:
+    """Return when the shard heard last of the one holder that it has; waits for it without `await`."""
+    heard: float = ray.get(shard_actor(buffer).last_heard.remote(), timeout=60)
+    return heard
+
+
 def kill(buffer: RayReplayBuffer, shard: int = 0) -> None:
     os.kill(pid_of(buffer, shard), signal.SIGKILL)
 
 
 def total(books: dict[str, dict[str, Amount]], bucket: str) -> int:
     return sum(amounts[bucket].groups for amounts in books.values())
+
+
+class Unreadable:
+    """Can be sent, and not be read."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
 
 
 @ray.remote(num_cpus=0)

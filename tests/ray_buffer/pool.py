@@ -15,8 +15,8 @@ import ray
 from reroll import ReplayBufferConfig
 from reroll.ray import RayReplayBuffer
 from reroll.ray.dividing import divided
-from reroll.ray.handle import About, _check_ready, _key, actor_name
-from reroll.ray.shard import Place, Shard
+from reroll.ray.handle import About, _check_ready, _place, actor_name
+from reroll.ray.shard import Shard
 
 _NAMES = count()
 _FREE: dict[int, list[tuple[str, list[Any]]]] = {}
@@ -64,6 +64,10 @@ class AnyShard(Shard):
         while self._draws:
             await self._do_end(self._draws.popitem()[0])
 
+    async def held(self) -> int:
+        """Return how many leases and reservations somebody has."""
+        return len(self._holders._holder_of)
+
     async def last_heard(self) -> float:
         """Return when a holder was heard of last."""
         return max(self._holders._heard.values())
@@ -106,7 +110,7 @@ def take(
         *(holder_ttl_s, unreachable_s, keep_refs, share_memory),
     )
     parts = divided(config, num_shards)
-    places = [Place(_key(about, n), n, num_shards, life, holder_ttl_s) for n in range(num_shards)]
+    places = [_place(about, index) for index in range(num_shards)]
     begun = [actor.begin.remote(*how, about) for actor, *how in zip(actors, parts, places, strict=False)]
     ray.get(begun, timeout=60)
     _check_ready(actors[:num_shards], 60)

@@ -18,7 +18,7 @@ from reroll import (
     TaskConfig,
 )
 from reroll.ray.dividing import divided, limiter_part
-from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, weighed
+from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, shares_of, weighed
 
 WEIGHTS = {"a": [5.0], "b": [1.0, 3.0], "c": [2.0, 0.5, 0.5]}
 
@@ -59,6 +59,20 @@ def test_groups_without_weight_come_last():
     assert by_weight(2, [none, heavy], dice) == [0, 2]
     assert by_weight(3, [none, heavy], dice) == [1, 2]
     assert by_weight(9, [none, heavy], dice) == [1, 2]
+
+
+def test_groups_without_weight_have_the_same_chance_whatever_their_shard_had_beside_them():
+    dice, seen = random.Random(4), Counter()
+    zero = SampleInfo(1, 0.0, 0.0, 1.0, 0, 0, 1)
+    both = Drawn(9.0, 10, [*(SampleInfo(uid, 1.0, 1 / 9, 1.0, 0, 0, 10) for uid in range(2, 11)), zero])
+    for _ in range(3_000):
+        seen[by_weight(10, [both, Drawn(0.0, 1, [zero])], dice)[1]] += 1
+    assert_fits(seen, {0: 0.5, 1: 0.5})
+
+
+def test_shares_are_of_the_weight_or_of_the_groups_where_nothing_has_a_weight():
+    assert shares_of([(3.0, 1), (1.0, 5), (0.0, 2)]) == [0.75, 0.25, 0.0]
+    assert shares_of([(0.0, 1), (0.0, 3), (0.0, 0)]) == [0.25, 0.75, 0.0]
 
 
 @pytest.mark.parametrize(

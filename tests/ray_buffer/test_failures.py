@@ -3,16 +3,19 @@
 import asyncio
 import os
 import signal
+import threading
 from mmap import mmap
 
 import pytest
 import ray
 
-from ray_buffer.actors import Consumer, Producer, kill, pid_of, shard_actor, total
+from ray_buffer.actors import Consumer, Producer, Unreadable, kill, last_heard, pid_of, shard_actor, total
 from ray_buffer.pool import buffer_of, own_buffer
-from reroll import Closed, ReplayBufferConfig, Unreachable
+from reroll import Closed, InvalidArgument, ReplayBufferConfig, Unreachable
 from reroll.engine.ledger import closes
-from reroll.ray.wire import Holder, Request, put_in
+from reroll.ray import calling
+from reroll.ray.calling import Line
+from reroll.ray.wire import Holder, Request, as_parts, put_in
 from reroll.testing.buffer.builders import group, names
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -116,11 +119,6 @@ async def test_a_living_driver_is_heard_of_while_its_event_loop_is_busy():
         assert total(await buffer.ledger(), "consumed") == 1
 
 
-def last_heard(buffer):
-    """Return when the shard heard last of the one holder that it has; waits for it without `await`."""
-    return ray.get(shard_actor(buffer).last_heard.remote(), timeout=60)
-
-
 async def test_a_repeated_call_is_carried_out_once():
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         actor = shard_actor(buffer)
@@ -145,6 +143,8 @@ async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
             "late", "put", {"items": put_in(group("a"), None, mmap(-1, 1 << 16)), "task_name": "t"}
         )
         assert isinstance((await actor.call.remote(late)).error, TimeoutError)
+        ((_, error, _),) = await actor.calls.remote([as_parts(late, shares=False)])
+        assert isinstance(error, TimeoutError)
         assert len(buffer) == 0
 
 
@@ -163,6 +163,75 @@ async def test_a_silent_shard_is_unreachable():
         assert names(await buffer.get(1, "t", "completed")) == ["a"]
 
 
+@pytest.mark.parametrize("bad", [threading.Lock(), Unreadable()])
+async def test_a_put_that_cannot_travel_keeps_no_other_from_arriving(bad):
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        puts = (buffer.put(group(name), "t", tags={"tag": tag}) for name, tag in enumerate([1, bad, 2]))
+        first, failed, last = await asyncio.gather(*puts, return_exceptions=True)
+        assert isinstance(failed, InvalidArgument)
+        assert sorted((first, last)) == [1, 2]
+        assert sorted(names(await buffer.get(3, "t", "completed"))) == [0, 2]
+
+
+async def test_who_gets_less_because_a_shard_was_away_keeps_what_it_has_consumed(tmp_path, monkeypatch):
+    call, is_first, others = Line.call, iter([True]), []
+
+    async def meanwhile(line, verb, arguments, **options):
+        if verb == "ack" and next(is_first, False):
+            await call(line, "end", {"lease": arguments["lease"]})
+            others.extend(names(await buffer.get(1, "t", "completed")))
+        return await call(line, verb, arguments, **options)
+
+    with buffer_of(ReplayBufferConfig(sampler="fifo", store=tmp_path / "buffer")) as buffer:
+        for name in "ab":
+            await buffer.put(group(name), "t")
+        monkeypatch.setattr(Line, "call", meanwhile)
+        groups, counts = await buffer.take_batch({"t": 2}, wait=True, timeout=0.2)
+        assert (others, names(groups["t"]), counts) == (["a"], ["b"], {"t": 1})
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_timeout_is_kept_when_a_shard_is_silent(shards, monkeypatch):
+    monkeypatch.setattr(calling, "GRACE_S", 0.2)
+    monkeypatch.setattr(calling, "_LOOK_S", 0.1)
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=shards, unreachable_s=300.0) as buffer:
+        await buffer.put(group("a"), "t")
+        pid = pid_of(buffer)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            calls = (
+                buffer.take_batch({"t": 1}, wait=True, timeout=0.3),
+                buffer.take_batch({"t": 1}),
+                buffer.get(1, "t", "completed"),
+                buffer.sample(1, "t", timeout=0.3),
+                buffer.wait_ready({"t": 1}, timeout=0.3),
+            )
+            ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+            assert [type(end) for end in ends] == [Unreachable] * len(calls)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        groups, _ = await buffer.take_batch({"t": 1}, wait=True, timeout=60)
+        assert names(groups["t"]) == ["a"], "nothing stays lent"
+
+
+async def test_a_shard_that_is_away_does_not_keep_the_others_from_an_ack():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=3, unreachable_s=1.0) as buffer:
+        for name in range(3):
+            await buffer.put(group(name), "t")
+        batch = await buffer.lease({"t": 3}, wait=True)
+        pid = pid_of(buffer)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unreachable):
+                await batch.ack()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        shards = await buffer.shard_stats()
+        assert [part.total.leased for part in shards[1:]] == [0, 0]
+        await batch.ack()
+        assert total(await buffer.ledger(), "consumed") == 3
+
+
 async def test_an_acknowledged_lease_stays_so_when_the_shard_is_killed(tmp_path):
     with own_buffer(ReplayBufferConfig(sampler="fifo", store=tmp_path / "buffer")) as buffer:
         for name in "abc":
@@ -171,6 +240,7 @@ async def test_an_acknowledged_lease_stays_so_when_the_shard_is_killed(tmp_path)
         open_ = await buffer.lease({"t": 1}, wait=True)
         await done.ack()
         kill(buffer)
+        assert len(type(buffer).connect(buffer._about.name)) == 2, "it is waited for"
         assert await buffer.put(group("a"), "t", put_id="a") == 1, "stored once"
         await done.ack()
         await open_.ack()  # late, and nobody else got it

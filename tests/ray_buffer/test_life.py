@@ -1,8 +1,11 @@
 """Handles come and go; what is closed leaves nothing behind."""
 
+import asyncio
+import gc
 import inspect
 import os
 import time
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,40 @@ async def test_a_name_is_taken_once_and_a_wrong_buffer_is_not_made(tmp_path):
         )
     with pytest.raises(Closed):
         RayReplayBuffer.connect("never")
+
+
+async def test_a_handle_of_before_does_not_close_the_buffer_that_has_its_name_now():
+    config = ReplayBufferConfig(sampler="fifo")
+    with own_buffer(config, name="again") as before:
+        await before.put(group("a"), "t")
+        await before.close()
+        with own_buffer(config, name="again") as now:
+            await now.put(group("b"), "t")
+            for stale in (before, copy(before)):
+                await stale.close()
+            assert await now.count("t", "completed") == 1
+
+
+def test_what_ray_does_not_know_of_a_placement_is_told():
+    with pytest.raises(InvalidArgument, match=r"placement.*nonsense"):
+        RayReplayBuffer.create(ReplayBufferConfig(), name="placed", placement={"nonsense": 1})
+
+
+def test_event_loops_that_end_leave_no_memory_behind():
+    async def put_and_take():
+        await buffer.put(group(), "t")
+        await buffer.get(1, "t", "completed")
+
+    def shared():
+        gc.collect()
+        return sum("/memfd:reroll" in os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
+
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        asyncio.run(put_and_take())
+        before = shared()
+        for _ in range(5):
+            asyncio.run(put_and_take())
+        assert shared() == before
 
 
 async def test_buffers_of_one_name_in_two_namespaces_are_two():

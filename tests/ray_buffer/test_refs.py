@@ -28,6 +28,13 @@ async def test_a_reference_is_put_by_value():
         assert np.array_equal(second.mm_info["pixel_values"], PIXELS)
 
 
+async def test_a_reference_behind_a_reference_is_put_by_value():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        await buffer.put(pictured(ray.put({"first": ray.put(PIXELS)})), "t")
+        ((first, _),) = await buffer.get(1, "t", "completed")
+        assert np.array_equal(first.mm_info["pixel_values"]["first"], PIXELS)
+
+
 async def test_a_put_waits_for_what_is_not_there_yet():
     @ray.remote(num_cpus=0, resources={"nowhere": 1})
     def never():

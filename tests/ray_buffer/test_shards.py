@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from copy import copy
 from mmap import mmap
 
 import pytest
@@ -20,8 +21,9 @@ from reroll import (
     StalenessWindow,
     WaitTimeout,
 )
+from reroll.ray import handing
 from reroll.ray.calling import Line
-from reroll.ray.wire import put_in
+from reroll.ray.wire import Holder, put_in
 from reroll.testing.buffer.builders import group, names
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -69,6 +71,87 @@ async def test_puts_go_to_the_emptiest_and_come_back_to_their_own():
         assert [part.total.num_groups for part in stats] == [3, 3, 3]
         assert (await buffer.stats()).total.num_groups == 9
         assert (await buffer.metrics())["buffer/groups"] == 9
+
+
+async def test_a_handle_that_knows_nothing_yet_finds_the_emptiest():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=3) as buffer:
+        for name in range(9):
+            await copy(buffer).put(group(name), "t")
+        assert [part.total.num_groups for part in await buffer.shard_stats()] == [3, 3, 3]
+
+
+async def test_a_group_comes_back_to_its_own_shard_by_any_of_its_rollouts():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=3) as buffer:
+        for name in range(3):
+            await buffer.put(group(name, members=2, status="aborted"), "t")
+        for number, (first, second) in enumerate(reversed(await buffer.get(3, "t", "aborted"))):
+            first.group_uid = [None, second.group_uid + 1_000, second.group_uid + 1_001][number]
+            assert await buffer.put([first, second], "t") == second.group_uid
+        assert total(await buffer.ledger(), "out") == 0
+
+
+async def test_a_group_comes_back_to_its_own_shard_whoever_granted_the_reservation():
+    config = ReplayBufferConfig(sampler="fifo", rate_limiter=StalenessWindow(1, 6))
+    with buffer_of(config, num_shards=3) as buffer:
+        uids = [await buffer.put(group(name, status="aborted"), "t") for name in range(3)]
+        reservation = await buffer.reserve(2, "t")
+        taken = await buffer.get(3, "t", "aborted")
+        assert [await buffer.put(each, "t", reservation=reservation) for each in taken] == uids
+        assert total(await buffer.ledger(), "out") == 0
+        new = await buffer.put(group("new"), "t", reservation=reservation)
+        assert new % 3 == reservation.id % 3 + 1
+
+
+async def test_who_does_not_wait_gets_what_others_have_drawn_and_do_not_keep(monkeypatch):
+    monkeypatch.setattr(handing, "_HIDDEN_S", 60.0)
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=3) as buffer:
+        for name in range(3):
+            await buffer.put(group(name), "t")
+        lines = buffer._spread.lines
+        drawn = [
+            await line.call("draw", {"task_batch_sizes": {"t": 3}}, holder=Holder("me")) for line in lines
+        ]
+        getting = asyncio.ensure_future(buffer.get(3, "t", "completed"))
+        await asyncio.wait([getting], timeout=0.1)
+        for line, draw in zip(lines, drawn, strict=True):
+            await line.call("nack", {"lease": draw.lease})
+        assert sorted(names(await getting)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("sampler", ["fifo", "uniform"])
+async def test_what_a_lease_gives_back_after_its_time_can_be_taken_at_once(sampler):
+    with buffer_of(ReplayBufferConfig(sampler=sampler), num_shards=3) as buffer:
+        await buffer.put(group("a"), "t")
+        await buffer.lease({"t": 1}, ttl_s=0.05)
+        await asyncio.sleep(0.1)  # its time is over, and nobody has looked since
+        assert names(await buffer.get(1, "t", "completed")) == ["a"]
+
+
+async def test_groups_without_a_weight_are_drawn_with_the_same_chance():
+    config = ReplayBufferConfig(sampler=Prioritized(), max_times_sampled=None)
+    with buffer_of(config, num_shards=3) as buffer:
+        for name in range(4):
+            await buffer.put(group(name), "t", priority=0.0)
+        for replace in (False, True):
+            drawn = await buffer.sample(3, "t", replace=replace)
+            assert [sample.info.probability for sample in drawn] == pytest.approx([1 / 4] * 3)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_limiter_that_was_changed_is_the_one_that_counts(shards):
+    config = ReplayBufferConfig(sampler="fifo", rate_limiter=Queue(3))
+    with buffer_of(config, num_shards=shards) as buffer:
+        await buffer.set_rate_limiter("t", Queue(9))
+        for name in range(9):
+            await buffer.put(group(name), "t", timeout=60)
+        await buffer.wait_ready({"t": 9}, timeout=60)
+        _, counts = await buffer.take_batch({"t": 9}, wait=True, timeout=60)
+        assert counts == {"t": 9}
+        await buffer.set_rate_limiter("t", Queue(6))
+        for verb in (buffer.take_batch, buffer.wait_ready):
+            waiting = verb({"t": 9}, **({"wait": True} if verb == buffer.take_batch else {}), timeout=60)
+            with pytest.raises(InvalidArgument, match=r"allow.* at most 6"):
+                await waiting
 
 
 async def test_limits_are_those_of_the_whole():

@@ -1,6 +1,5 @@
 """The verbs that hand groups out: consumed, under a lease, or sampled."""
 
-import math
 import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
@@ -203,7 +202,7 @@ class HandingOut(Shell):
             settings = task.settings
             limits: list[tuple[float | None, str]] = []
             if status == COMPLETED:
-                largest = min(settings.largest_sample, settings.largest_batch if distinct else math.inf)
+                largest = settings.largest if distinct else settings.largest_sample
                 limits = [(largest, "{limiter} allows at most")]
                 if distinct:
                     limits.append((settings.capacity, "its capacity is"))

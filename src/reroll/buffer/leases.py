@@ -63,6 +63,10 @@ class Leases:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, lease: object) -> bool:
+        """Tell whether a lease is open."""
+        return lease in self._open
+
     def open_leases(self, now: float) -> list[OpenLease]:
         """Return the oldest leases that are open, at a time."""
         return [

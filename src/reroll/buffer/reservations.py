@@ -33,6 +33,10 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, number: object) -> bool:
+        """Tell whether a reservation has a group left."""
+        return number in self._open
+
     def make(self, task: Task, groups: int, deadline: float | None) -> Reservation:
         self.last += 1
         self._open[self.last] = _Open(task, groups)
@@ -48,7 +52,7 @@ class Reservations:
             raise InvalidArgument(f"reservation must be what reserve() returned, not {reservation!r}")
         if reservation.task_name != task_name:
             raise InvalidArgument(f"the reservation is for task {reservation.task_name!r}, not {task_name!r}")
-        return reservation.id in self._open
+        return reservation.id in self
 
     def settle(self, reservation: Reservation) -> None:
         """One of its groups was put."""

@@ -95,6 +95,11 @@ class TaskSettings:
         return self.limiter.window.largest_sample
 
     @property
+    def largest(self) -> float:
+        """No more than this can ever be handed out at once, as far as the limiter goes."""
+        return min(self.largest_sample, self.largest_batch)
+
+    @property
     def due_samples(self) -> float:
         """How often a group is sampled before it has given what the limiter expects of it, or what it may give."""
         uses = math.inf if self.max_times_sampled is None else self.max_times_sampled

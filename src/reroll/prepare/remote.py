@@ -85,7 +85,7 @@ class PreparerService:
         await self._preparer.shutdown()
 
     async def _start(self) -> None:
-        async with self._starting:
+        async with self._starting:  # whoever comes meanwhile waits until it has started
             if not self._is_started:
                 await self._preparer.start()
                 self._is_started = True

@@ -66,6 +66,12 @@ class Books:
         self._written, self._writing = covered, None
 
 
+def life_of(key: str) -> str | None:
+    """Return the life of the buffer whose shard has a record under this key."""
+    found = kv._internal_kv_get(key.encode(), namespace=_NAMESPACE)  # noqa: SLF001
+    return None if found is None else msgspec.msgpack.decode(found, type=Record).life
+
+
 def forget(key: str) -> None:
     """Remove the record of a shard that has ended."""
     kv._internal_kv_del(key.encode(), namespace=_NAMESPACE)  # noqa: SLF001

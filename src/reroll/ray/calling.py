@@ -4,13 +4,19 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
+from ray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    RayActorError,
+    RaySystemError,
+    RayTaskError,
+)
 
-from reroll.errors import Closed, RerollError, Unreachable
+from reroll.errors import Closed, InvalidArgument, RerollError, Unreachable
 from reroll.ray.sharing import Elsewhere, Owner
 from reroll.ray.wire import Holder, Reply, Request, as_parts, as_sent, size_of
 
@@ -54,8 +60,8 @@ class Line:
         self._told: set[asyncio.Future[Reply]] = set()
         self._batch_bytes = 0
         self._flushes: set[asyncio.Task[None]] = set()
-        self.load: dict[str, int] = {}
-        """How many groups the shard held when it was last heard of, by task."""
+        self.load: dict[str, int] | None = None
+        """How many groups the shard held when it was last heard of, by task; None if it never was."""
         self.underway = 0
         """How many puts are on their way."""
         self._shares = True
@@ -66,6 +72,9 @@ class Line:
 
     def _closed(self) -> Closed:
         return Closed(f"the buffer {self._buffer!r} was closed, or whoever made it has ended")
+
+    def _silent(self) -> Unreachable:
+        return Unreachable(f"{self} did not answer in time: see whether its node is alive")
 
     @property
     def actor(self) -> Any:
@@ -97,13 +106,13 @@ class Line:
         that are handed out. Raises Unreachable if the shard does not answer,
         Closed if it never will.
         """
-        if self._told:
-            await asyncio.wait(self._told, timeout=GRACE_S)
-        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder, room=room)
         deadline = None
         if timeout is not None:
             grace = self._patience_s if timeout == _NONE else min(GRACE_S, self._patience_s)
             deadline = time.monotonic() + max(timeout, 0.0) + grace
+        if self._told:
+            await asyncio.wait(self._told, timeout=GRACE_S)
+        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder, room=room)
         return await self._until_replied(request, deadline, self._together if together else self._alone)
 
     def tell(self, verb: str, arguments: Mapping[str, Any]) -> None:
@@ -158,31 +167,37 @@ class Line:
 
     async def _within(self, sent: "asyncio.Future[T]", deadline: float | None) -> T:
         """Wait for an answer, and look now and then whether the shard is there."""
-        while True:
-            left = time_left(deadline)
-            try:
+        try:
+            while True:
+                left = time_left(deadline)
                 done, _ = await asyncio.wait([sent], timeout=_LOOK_S if left is None else min(_LOOK_S, left))
-            except asyncio.CancelledError:
-                sent.cancel()
-                raise
-            if done:
-                return sent.result()
-            if time_left(deadline) == 0:
-                sent.cancel()
-                raise Unreachable(f"{self} did not answer in time: see whether its node is alive")
-            await self._look()
+                if done:
+                    return sent.result()
+                if time_left(deadline) == 0:
+                    raise self._silent()
+                await self._look(time_left(deadline))
+        except (asyncio.CancelledError, Unreachable):
+            sent.cancel()
+            raise
 
-    async def _look(self) -> None:
-        """Raise RayActorError if the shard does not answer."""
+    async def _look(self, left: float | None) -> None:
+        """Raise Unreachable if the shard does not answer in the time that is left, or for too long; RayActorError."""
         ping = asyncio.wrap_future(self.actor.pid.remote().future())
-        done, _ = await asyncio.wait([ping], timeout=self._patience_s)
+        patience_s = self._patience_s if left is None else min(self._patience_s, left)
+        done, _ = await asyncio.wait([ping], timeout=patience_s)
         if not done:
-            raise RayActorError(error_msg="it does not answer")
+            raise self._silent()
         ping.result()
 
     async def _alone(self, request: Request, deadline: float | None) -> Reply:
-        sent = self.actor.call.remote(as_sent(self._telling(request), shares=self._shares))
-        reply: Reply = await self._within(asyncio.wrap_future(sent.future()), deadline)
+        asked = as_sent(self._telling(request), shares=self._shares)
+        try:
+            sent = self.actor.call.remote(asked)
+            reply: Reply = await self._within(asyncio.wrap_future(sent.future()), deadline)
+        except (TypeError, RaySystemError) as error:
+            raise InvalidArgument(
+                f"{request.verb}: an argument cannot be sent to the shard, or be read there: {error.__cause__ or error}"
+            ) from error
         return reply
 
     def _telling(self, request: Request) -> Request:
@@ -217,6 +232,8 @@ class Line:
         except RerollError as error:
             for _, future in part:
                 future.set_exception(error)
+        except Exception:  # noqa: BLE001  (one of them cannot be written: each by itself tells which)
+            self._pass_all_on(part)
 
     async def _arrive(self, part: Sequence[_Asked], sent: Any) -> None:
         """Hand on the replies of calls that travelled together: those that are there first, and then the others."""
@@ -235,10 +252,16 @@ class Line:
                         self._follow(self._pass_on(request, future))
                     elif not future.done():
                         future.set_result(reply)
+        except RayTaskError:  # one of them cannot be read there: each by itself tells which
+            self._pass_all_on(left.values())
         except Exception as error:  # noqa: BLE001  (each caller raises it)
             for _, future in left.values():
                 if not future.done():
                     future.set_exception(error)
+
+    def _pass_all_on(self, part: Iterable[_Asked]) -> None:
+        for request, future in part:
+            self._follow(self._pass_on(request, future))
 
     async def _pass_on(self, request: Request, to: "asyncio.Future[Reply]") -> None:
         """Send a request by itself; one that was given up meanwhile is not: what it brought may be gone."""
@@ -260,14 +283,18 @@ class Line:
 
     def call_now(self, method: str, timeout: float) -> Any:
         """Call a method of the actor from where nobody can await. Raises Unreachable, Closed."""
-        try:
-            return ray.get(getattr(self.actor, method).remote(), timeout=timeout)
-        except GetTimeoutError as error:
-            raise Unreachable(f"{self} does not answer within {timeout} s") from error
-        except ActorDiedError as error:
-            raise self._closed() from error
-        except RayActorError as error:
-            raise Unreachable(f"{self} is being started again; repeat the call") from error
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return ray.get(getattr(self.actor, method).remote(), timeout=time_left(deadline))
+            except GetTimeoutError as error:
+                raise Unreachable(f"{self} does not answer within {timeout} s") from error
+            except ActorDiedError as error:
+                raise self._closed() from error
+            except RayActorError as error:
+                if time_left(deadline) == 0:
+                    raise Unreachable(f"{self} is not started again within {timeout} s") from error
+                time.sleep(_RETRY_S[0])
 
 
 def time_left(deadline: float | None) -> float | None:

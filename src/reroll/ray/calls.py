@@ -32,8 +32,6 @@ class Calls:
     async def reply(self, request: Request) -> Reply:
         """Carry a call out, or wait for the same one that was started before. Its caller may have cancelled it: then not."""
         self.forget(request.seen)
-        if request.id in self._cancelled:
-            return _given_up()
         return await self._wait(self._start(request))
 
     async def replies(self, requests: Sequence[Request], patience_s: float) -> list[Reply | None]:
@@ -83,6 +81,9 @@ class Calls:
 
     def _start(self, request: Request, *, at_once: bool = False) -> "asyncio.Future[Reply]":
         task = self._tasks.get(request.id)
+        if task is None and request.id in self._cancelled:
+            task = asyncio.get_running_loop().create_future()
+            task.set_result(_given_up())
         if task is None:
             work = self._carry_out(request)
             task = start(work) if at_once else asyncio.ensure_future(work)

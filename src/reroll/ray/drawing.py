@@ -46,17 +46,27 @@ def by_weight(wanted: int, drawn: Sequence[Drawn], dice: random.Random) -> list[
         has_more = [given[i] < len(weights[i]) for i in range(len(drawn))]
         chances = [left[i] if has_more[i] and weights[i][given[i]] > 0 else 0.0 for i in range(len(drawn))]
         if not sum(chances) > 0:
-            chances = [float(part.size) if more else 0.0 for part, more in zip(drawn, has_more, strict=True)]
+            rest = [part.size - count for part, count in zip(drawn, given, strict=True)]  # all of weight zero
+            chances = [max(1.0, count) if more else 0.0 for count, more in zip(rest, has_more, strict=True)]
         (chosen,) = dice.choices(range(len(drawn)), chances)
         left[chosen] = max(0.0, left[chosen] - weights[chosen][given[chosen]])
         given[chosen] += 1
     return given
 
 
-def multinomial(wanted: int, totals: Sequence[float], dice: random.Random) -> list[int]:
+def shares_of(totals: Sequence[tuple[float, int]]) -> list[float]:
+    """Return the part that each shard has of the whole: of the weight, or of the groups where none has a weight."""
+    weights = [weight for weight, _ in totals]
+    if not sum(weights) > 0:
+        weights = [float(size) for _, size in totals]
+    whole = sum(weights) or 1.0
+    return [weight / whole for weight in weights]
+
+
+def multinomial(wanted: int, shares: Sequence[float], dice: random.Random) -> list[int]:
     """Return how often each shard is drawn from, with replacement."""
-    chosen = dice.choices(range(len(totals)), totals, k=wanted)
-    return [chosen.count(index) for index in range(len(totals))]
+    chosen = dice.choices(range(len(shares)), shares, k=wanted)
+    return [chosen.count(index) for index in range(len(shares))]
 
 
 def weighed(infos: Sequence[SampleInfo], beta: float) -> list[SampleInfo]:

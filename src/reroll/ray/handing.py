@@ -10,9 +10,9 @@ from typing import Any, Final
 from reroll.buffer.arguments import checked_sizes
 from reroll.config import ReplayBufferConfig
 from reroll.engine.selectors.specs import Prioritized, Uniform
-from reroll.errors import InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.errors import InvalidArgument, LeaseExpired, RerollError, WaitTimeout
 from reroll.ray.calling import Line, time_left
-from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, weighed
+from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, shares_of, weighed
 from reroll.ray.holding import heart, this_holder
 from reroll.ray.scratch import Trays
 from reroll.ray.wire import Draw, Lent, fetched, hand_out
@@ -22,6 +22,8 @@ from reroll.waiting import deadline_of
 
 _LOOK_S: Final = 1.0
 """How long a shard is asked at most whether something has changed: leases may end by time."""
+_HIDDEN_S: Final = 0.25
+"""For how long who does not wait tries again, while others have drawn what it could have."""
 _DIGITS: Final = 64
 """Bits of the lease of one shard in the number of a batch over several."""
 
@@ -37,9 +39,12 @@ class HandOut:
         self._config, self._lines, self._beat_s = config, lines, beat_s
         self._trays = Trays(shared=shares_memory)
         self._dice = random.Random(config.seed)
-        # Knows the limits of the whole, and holds nothing: it refuses what is wrong before any shard is asked.
+        # Knows the limits of the whole, and holds nothing: it refuses what is wrong before any shard is asked. What a
+        # limiter allows is told by the shards, which may have got another one since.
+        free = {"rate_limiter": None}
+        tasks = {name: task.model_copy(update=free) for name, task in config.tasks.items()}
         self._whole = config.model_copy(
-            update={"store": None, "sync": "os", "max_resident_bytes": None}
+            update={"store": None, "sync": "os", "max_resident_bytes": None, "tasks": tasks, **free}
         ).build()
 
     # --- verbs
@@ -53,52 +58,68 @@ class HandOut:
         got: dict[str, list[list[Any]]] = {task: [] for task in sizes}
         while True:
             missing = {task: n - len(got[task]) if n > 0 else n for task, n in sizes.items()}
-            lent = await self._lend(
-                {**arguments, "task_batch_sizes": missing, "timeout": time_left(deadline)}
-            )
+            try:
+                lent = await self._lend(
+                    {**arguments, "task_batch_sizes": missing, "timeout": time_left(deadline)}
+                )
+            except RerollError:
+                if not any(got.values()):
+                    raise
+                break  # these are consumed: a batch that is too small is better than one that is lost
             samples = self._opened(lent)
             gone = await self._ack(lent, comes_back=not self._is_completed(arguments))
             for task, given in samples.items():
                 got[task] += [sample.group for sample in given if sample.info.uid not in gone]
             if not gone or not arguments.get("wait"):
-                return got, {task: len(groups) for task, groups in got.items()}
+                break
+        return got, {task: len(groups) for task, groups in got.items()}
 
     async def lease(self, arguments: Mapping[str, Any]) -> tuple[int, Samples]:
         """Lend what `lease` lends; return the number of the batch, and the samples by task."""
         lent = await self._lend(arguments)
+        samples = self._opened(lent)
         if this_holder().actor is None:
-            for index in lent:
-                heart.hold(self._lines[index].key, self._lines[index].actor, self._beat_s)
-        return self._number(lent), self._opened(lent)
+            for index, part in lent.items():
+                heart.hold(self._lines[index].key, part.lease, self._lines[index].actor, self._beat_s)
+        return self._number(lent), samples
 
     async def ack(self, number: int, train_step: int | None = None) -> None:
         """Acknowledge a batch. Raises LeaseExpired with the groups that were handed out again."""
         gone: list[int] = []
         lost: LeaseExpired | None = None
-        for index, lease in self._leases(number).items():
-            heart.settle(self._lines[index].key)
-            try:
-                await self._lines[index].call("ack", {"lease": lease, "train_step": train_step})
-            except LeaseExpired as error:
-                lost, gone = error, [*gone, *error.uids]
+        for error in await self._to_holders("ack", number, train_step=train_step):
+            if not isinstance(error, LeaseExpired):
+                raise error
+            lost, gone = error, [*gone, *error.uids]
         if lost is not None:
             raise LeaseExpired(str(lost), gone)
 
     async def nack(self, number: int) -> None:
         """Give a batch back."""
-        for index, lease in self._leases(number).items():
-            heart.settle(self._lines[index].key)
-            await self._lines[index].call("nack", {"lease": lease})
+        for error in await self._to_holders("nack", number):
+            raise error
 
     async def end(self, number: int) -> None:
         """End a batch as if its time was over."""
-        for index, lease in self._leases(number).items():
-            await self._lines[index].call("end", {"lease": lease})
+        for error in await self._to_holders("end", number):
+            raise error
 
     async def trim(self, number: int, uids: Sequence[int]) -> None:
         """Give back the groups of a batch but these."""
-        for index, lease in self._leases(number).items():
-            await self._lines[index].call("trim", {"lease": lease, "uids": list(uids)})
+        for error in await self._to_holders("trim", number, uids=list(uids)):
+            raise error
+
+    async def _to_holders(self, verb: str, number: int, **arguments: Any) -> list[BaseException]:
+        """Tell every shard that has a part of a batch, also when one of them is away; return what they raised."""
+        parts = self._leases(number)
+        if verb != "trim":
+            for index, lease in parts.items():
+                heart.settle(self._lines[index].key, lease)
+        ends = await asyncio.gather(
+            *(self._lines[index].call(verb, {"lease": lease, **arguments}) for index, lease in parts.items()),
+            return_exceptions=True,
+        )
+        return [end for end in ends if isinstance(end, BaseException)]
 
     async def sample(self, arguments: Mapping[str, Any]) -> list[Sample]:
         """Draw what `sample` draws."""
@@ -122,11 +143,15 @@ class HandOut:
         """Tell what `is_ready` tells."""
         sizes = checked_sizes(arguments["task_batch_sizes"])
         by_shard = await self._available(sizes, arguments.get("group_status", Status.COMPLETED))
-        return all(sum(counts[task] for counts in by_shard) >= n for task, n in sizes.items())
+        return all(sum(counts[task][0] for counts in by_shard) >= n for task, n in sizes.items())
 
     async def wait_ready(self, arguments: Mapping[str, Any]) -> None:
         """Wait as `wait_ready` waits."""
-        deadline = deadline_of(arguments.get("timeout"))
+        timeout = arguments.get("timeout")
+        deadline = deadline_of(timeout)
+        if len(self._lines) == 1:
+            await self._lines[0].call("wait_ready", dict(arguments), timeout=timeout)
+            return
         await self._refuse({**arguments, "timeout": 0}, "wait_ready")
         await self._until_ready(arguments, deadline, "wait_ready")
 
@@ -144,22 +169,30 @@ class HandOut:
                 )
                 return {0: fetched(given, memory)}
         deadline_of(arguments.get("ttl_s"), "ttl_s")
+        end = time.monotonic() + _HIDDEN_S
         asked = {name: value for name, value in arguments.items() if name != "ttl_s"}
         await self._refuse({**asked, "timeout": 0}, "take_batch")
         while True:
             if wait:  # first, since who does not get all has changed nothing
                 await self._until_ready(arguments, deadline, "take")
-            lent = await self._lend_once(arguments)
+            limit, whole = (time_left(deadline), True) if wait else (0.0, time.monotonic() < end)
+            lent = await self._lend_once(arguments, limit, whole=whole)
             if lent is not None:
                 return lent
             await asyncio.sleep(self._dice.random() * 0.01)  # others wanted the same, or a shard was away
 
-    async def _lend_once(self, arguments: Mapping[str, Any]) -> dict[int, Lent] | None:
-        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if that cannot be."""
+    async def _lend_once(
+        self, arguments: Mapping[str, Any], timeout: float | None, *, whole: bool
+    ) -> dict[int, Lent] | None:
+        """Let every shard draw what is wanted, and keep the part of each that makes the whole; None if that cannot be.
+
+        Without `wait` fewer are enough, unless it shall be the whole and others, who draw now, may give back what lacks.
+        """
         sizes = checked_sizes(arguments["task_batch_sizes"])
         asked, who = {**arguments, "wait": False, "timeout": None}, this_holder()
         answers = await asyncio.gather(
-            *(line.call("draw", asked, holder=who) for line in self._lines), return_exceptions=True
+            *(line.call("draw", asked, timeout=timeout, holder=who) for line in self._lines),
+            return_exceptions=True,
         )
         leases = [None if isinstance(answer, BaseException) else answer.lease for answer in answers]
         try:
@@ -169,15 +202,18 @@ class HandOut:
             drawn: list[Draw] = [answer for answer in answers if isinstance(answer, Draw)]
             kept: list[list[int]] = [[] for _ in drawn]
             for task, wanted in sizes.items():
-                parts = [parts[task] for _, parts in drawn]
-                if arguments.get("wait") and sum(len(part.infos) for part in parts) < wanted:
-                    await self._each("claim", [{"lease": lease, "uids": []} for lease in leases])
-                    await self._each("nack", [{"lease": lease} for lease in leases])
+                parts = [draw.parts[task] for draw in drawn]
+                lacks = sum(len(part.infos) for part in parts) < wanted
+                hidden = any(task in draw.hidden for draw in drawn)
+                if lacks and whole and (hidden or arguments.get("wait")):
+                    none: list[dict[str, Any]] = [{"lease": lease, "uids": []} for lease in leases]
+                    await self._each("claim", none, timeout=timeout)
+                    await self._each("nack", [{"lease": lease} for lease in leases], timeout=timeout)
                     return None
                 for index, count in enumerate(self._division(task, arguments, max(wanted, 0), parts)):
                     kept[index] += [info.uid for info in parts[index].infos[:count]]
             claims = [{"lease": lease, "uids": uids} for lease, uids in zip(leases, kept, strict=True)]
-            given: list[Lent] = await self._each("claim", claims)
+            given: list[Lent] = await self._each("claim", claims, timeout=timeout)
         except LeaseExpired:  # a shard was away since it drew
             self._put_back(leases)
             return None
@@ -203,9 +239,8 @@ class HandOut:
         """Return what a shard gave, with chances and sizes as of the whole; weights follow when all is there."""
         samples = {}
         for task in sizes:
-            totals = [parts[task].total for _, parts in drawn]
-            size = sum(parts[task].size for _, parts in drawn)
-            share = totals[index] / sum(totals) if sum(totals) > 0 else 1.0
+            size = sum(draw.parts[task].size for draw in drawn)
+            share = shares_of([draw.parts[task][:2] for draw in drawn])[index]
             samples[task] = [
                 (blob, info._replace(table_size=size, probability=info.probability * share))
                 if self._is_by_chance(task, {})
@@ -215,23 +250,30 @@ class HandOut:
         return lent._replace(samples=samples)
 
     async def _until_ready(self, arguments: Mapping[str, Any], deadline: float | None, what: str) -> None:
-        """Wait until the shards together hold what is wanted. Raises WaitTimeout."""
+        """Wait until the shards together hold what is wanted. Raises WaitTimeout, InvalidArgument if they never can."""
         sizes = checked_sizes(arguments["task_batch_sizes"])
         status = arguments.get("group_status", Status.COMPLETED)
         while True:
-            by_shard = await self._available(sizes, status)
-            held = {task: sum(counts[task] for counts in by_shard) for task in sizes}
+            told = await self._available(sizes, status, timeout=time_left(deadline))
+            held = {task: sum(counts[task][0] for counts in told) for task in sizes}
             missing = {task: n - held[task] for task, n in sizes.items() if n > held[task]}
             if not missing:
                 return
+            for task in missing:
+                limit = sum(counts[task][1] for counts in told)
+                if sizes[task] > limit:
+                    raise InvalidArgument(
+                        f"{sizes[task]} groups of task {task!r} can never be had at once: the rate limiters of the shards "
+                        f"allow at most {limit:g}"
+                    )
             if deadline is not None and time.monotonic() >= deadline:
                 counts = {task: f"{held[task]} of {n}" for task, n in sizes.items()}
                 raise WaitTimeout(f"{what} timed out; nothing was changed. There are {counts} groups")
-            await self._grown(by_shard, missing, status, deadline)
+            await self._grown(told, missing, status, deadline)
 
     async def _grown(
         self,
-        by_shard: Sequence[dict[str, int]],
+        told: Sequence[dict[str, tuple[int, float]]],
         missing: Mapping[str, int],
         status: Any,
         deadline: float | None,
@@ -248,14 +290,14 @@ class HandOut:
                 line.call(
                     "grown",
                     {
-                        "task_batch_sizes": {task: counts[task] + share for task, share in shares.items()},
+                        "task_batch_sizes": {task: counts[task][0] + share for task, share in shares.items()},
                         "group_status": status,
                         "timeout": look_s,
                     },
                     timeout=left,
                 )
             )
-            for line, counts in zip(self._lines, by_shard, strict=True)
+            for line, counts in zip(self._lines, told, strict=True)
         ]
         try:
             await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
@@ -267,11 +309,12 @@ class HandOut:
             if isinstance(end, Exception):
                 raise end
 
-    async def _available(self, sizes: Mapping[str, int], status: Any) -> list[dict[str, int]]:
-        """Return how many groups can be had, by shard and task, at most what is wanted."""
+    async def _available(
+        self, sizes: Mapping[str, int], status: Any, **limit: Any
+    ) -> list[dict[str, tuple[int, float]]]:
+        """Return how many groups can be had, by shard and task, at most what is wanted; and how many ever at once."""
         asked = {"task_batch_sizes": dict(sizes), "group_status": status}
-        answers = await self._each("available", [asked] * len(self._lines))
-        return [counts for counts, _ in answers]
+        return await self._each("available", [asked] * len(self._lines), **limit)
 
     async def _refuse(self, arguments: Mapping[str, Any], verb: str) -> None:
         """Raise what a buffer of the whole configuration says to wrong arguments."""
@@ -376,15 +419,15 @@ class HandOut:
                     "them, or take without wait"
                 )
             await self._refuse(arguments, "take_batch")
-            by_shard = await self._available(sizes, Status.COMPLETED)
+            by_shard = await self._available(sizes, Status.COMPLETED, timeout=0)
             parts = {
                 task: by_count(max(n, 0), counts, counts)
                 for task, n in sizes.items()
-                for counts in [[held[task] for held in by_shard]]
+                for counts in [[held[task][0] for held in by_shard]]
             }
             wanted = [{task: parts[task][index] for task in sizes} for index in range(len(self._lines))]
             taken = await self._each(
-                "take_batch", [{**arguments, "task_batch_sizes": part} for part in wanted]
+                "take_batch", [{**arguments, "task_batch_sizes": part} for part in wanted], timeout=0
             )
         groups = {task: [hand_out(b) for part, _ in taken for b in part[task]] for task in sizes}
         return groups, {task: len(given) for task, given in groups.items()}
@@ -397,29 +440,31 @@ class HandOut:
             return [Sample(hand_out(blob), info) for part in drawn for blob, info in part]
         deadline = deadline_of(arguments.get("timeout"))
         await self._until_ready({"task_batch_sizes": {task: 1}}, deadline, "sample")
-        totals = await self._each("weight", [{"task_name": task}] * len(self._lines))
-        counts = multinomial(n, [total for total, _ in totals], self._dice)
+        limit = time_left(deadline)
+        totals = await self._each("weight", [{"task_name": task}] * len(self._lines), timeout=limit)
+        shares = shares_of(totals)
+        counts = multinomial(n, shares, self._dice)
         asked = [{**arguments, "n": count, "timeout": 0} for count in counts]
         calls = [
-            line.call("sample", each) for line, each in zip(self._lines, asked, strict=True) if each["n"]
+            line.call("sample", each, timeout=limit)
+            for line, each in zip(self._lines, asked, strict=True)
+            if each["n"]
         ]
-        whole, size = sum(total for total, _ in totals), sum(held for _, held in totals)
+        size = sum(held for _, held in totals)
         samples = []
         for share, part in zip(
-            (t for (t, _), c in zip(totals, counts, strict=True) if c),
+            (share for share, count in zip(shares, counts, strict=True) if count),
             await asyncio.gather(*calls),
             strict=True,
         ):
             samples += [
-                Sample(
-                    hand_out(blob),
-                    info._replace(probability=info.probability * share / whole, table_size=size),
-                )
+                Sample(hand_out(blob), info._replace(probability=info.probability * share, table_size=size))
                 for blob, info in part
             ]
         return self._weighed(task, samples)
 
-    async def _each(self, verb: str, arguments: Sequence[dict[str, Any]]) -> list[Any]:
+    async def _each(self, verb: str, arguments: Sequence[dict[str, Any]], **limit: Any) -> list[Any]:
+        """Call a verb of every shard; `timeout` limits it as it limits the call of one."""
         return await asyncio.gather(
-            *(line.call(verb, each) for line, each in zip(self._lines, arguments, strict=True))
+            *(line.call(verb, each, **limit) for line, each in zip(self._lines, arguments, strict=True))
         )

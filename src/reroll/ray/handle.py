@@ -5,6 +5,7 @@ along with actors and tasks. What it asks of which shard, and how their answers 
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -109,7 +110,7 @@ class Handle:
         try:
             for index, part in enumerate(parts):
                 wishes = placement(index) if callable(placement) else placement or {}
-                place = Place(_key(about, index), index, num_shards, about.life, holder_ttl_s)
+                place = _place(about, index)
                 options = {
                     "num_cpus": 0,
                     "max_restarts": -1,
@@ -120,8 +121,11 @@ class Handle:
                     "lifetime": "detached" if detached else None,
                 }
                 try:
-                    actor = ray.remote(Shard).options(**options)
-                    actors.append(actor.remote(part, place, about, setup))
+                    kind = ray.remote(Shard).options(**options)
+                except ValueError as error:
+                    raise InvalidArgument(f"placement: {error}") from error
+                try:
+                    actors.append(kind.remote(part, place, about, setup))
                 except ValueError as error:
                     raise InvalidArgument(
                         f"there is a buffer {name!r} in namespace {space!r}: connect to it, close it, or choose another name"
@@ -230,7 +234,9 @@ class Handle:
     async def close(self) -> None:
         """Close the buffer for everybody: leases come back, every waiting or later call raises Closed, and its actors end."""
         spread = self._spread
-        for line in spread.lines:
+        for index, line in enumerate(spread.lines):
+            if not self._is_ours(index):
+                continue
             try:
                 await line.call("close", {})
                 await asyncio.wait([asyncio.wrap_future(line.actor.drain.remote().future())], timeout=GRACE_S)
@@ -253,14 +259,16 @@ class Handle:
     def _end(self) -> None:
         """End the actors, and forget their books."""
         about = self._about
-        for index in self._shards:
-            try:
+        for index in filter(self._is_ours, self._shards):
+            with contextlib.suppress(ValueError):  # it has ended before
                 actor = ray.get_actor(actor_name(about.name, index), namespace=about.namespace)
-            except ValueError:
-                continue
-            ray.kill(actor, no_restart=True)
+                ray.kill(actor, no_restart=True)
             books.forget(_key(about, index))
         _made.pop(about.life, None)
+
+    def _is_ours(self, index: int) -> bool:
+        """Return whether a shard is of this buffer, not of another one that has its name by now."""
+        return books.life_of(_key(self._about, index)) in (None, self._about.life)
 
     async def _call(self, verb: str, arguments: dict[str, Any]) -> Any:
         return await self._spread.call(verb, arguments)
@@ -278,6 +286,8 @@ class Handle:
         loop = asyncio.get_running_loop()
         found = self._spreads.get(loop)
         if found is None:
+            for ended in [each for each in self._spreads if each.is_closed()]:
+                del self._spreads[ended]  # what was under way when it ended would keep it, and its memory
             found = self._spreads[loop] = Spread(
                 self._about.config,
                 [self._line(index) for index in self._shards],
@@ -299,6 +309,11 @@ def _check_ready(actors: Sequence[Any], timeout: float) -> None:
     for failure in failures:
         if failure is not None:
             raise failure
+
+
+def _place(about: About, index: int) -> Place:
+    whole = f"{about.namespace}/{about.name}"
+    return Place(_key(about, index), whole, index, about.shards, about.life, about.holder_ttl_s)
 
 
 def _key(about: About, index: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ray.exceptions import RayActorError, RayError
 
+from reroll.ray.holding import this_process
 from reroll.ray.wire import Holder
 
 _log = logging.getLogger("reroll.ray")
@@ -23,8 +24,11 @@ Thing = tuple[str, Any]
 class Holders:
     """All holders of one shard. For one event loop."""
 
-    def __init__(self, give_back: Callable[[Thing], Awaitable[None]], ttl_s: float) -> None:
+    def __init__(
+        self, give_back: Callable[[Thing], Awaitable[None]], is_open: Callable[[Thing], bool], ttl_s: float
+    ) -> None:
         self._give_back = give_back
+        self._is_open = is_open
         self._ttl_s = ttl_s
         self._holder_of: dict[Thing, str] = {}
         self._things: dict[str, set[Thing]] = {}
@@ -47,10 +51,11 @@ class Holders:
         if holder is not None:
             self._things[holder].discard(thing)
 
-    def heard(self, holder: str) -> None:
-        """Note that a holder lives."""
+    def heard(self, holder: str) -> bool:
+        """Note that a holder lives; return whether it has anything."""
         if holder in self._heard:
             self._heard[holder] = time.monotonic()
+        return bool(self._things.get(holder))
 
     def stop(self) -> None:
         """Watch nobody any more."""
@@ -60,7 +65,11 @@ class Holders:
     async def _watch(self, holder: Holder) -> None:
         """Look after a holder as long as it has something."""
         pause = min(1.0, self._ttl_s / 4)
-        while self._things[holder.id]:
+        while True:
+            for thing in [thing for thing in self._things[holder.id] if not self._is_open(thing)]:
+                self.settle(thing)  # its time was over, or it is used up
+            if not self._things[holder.id]:
+                break
             if not await self._is_alive(holder):
                 for thing in list(self._things[holder.id]):
                     self.settle(thing)
@@ -73,7 +82,12 @@ class Holders:
         if holder.actor is None:
             return time.monotonic() - self._heard[holder.id] < self._ttl_s
         try:
-            await holder.actor.__ray_ready__.remote()  # waits while it is busy, and fails when it dies
+            asked = holder.actor.__ray_call__.remote(
+                this_process
+            )  # waits while it is busy, and fails when it dies
+            return bool(
+                await asked == holder.id
+            )  # else it died and was started again since it was last asked
         except RayActorError:
             return False
         except RayError as error:  # that says nothing of its death: look again

@@ -42,7 +42,8 @@ def _query(answers: list[list[Any]], arguments: Arguments) -> list[Any]:
 
 def _unknown(answers: list[list[int]], _: Arguments) -> list[int]:
     """Return what no shard knows."""
-    return [uid for uid in answers[0] if all(uid in answer for answer in answers)]
+    nowhere = set(answers[0]).intersection(*answers[1:])
+    return [uid for uid in answers[0] if uid in nowhere]
 
 
 def _tables(answers: list[Any], _: Arguments) -> Any:

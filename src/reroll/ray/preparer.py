@@ -21,11 +21,17 @@ class _Host:
     """The actor."""
 
     def __init__(self, config: PrepareConfig, source: Any, buffer: Any, prompts: Any, sentinel: Any) -> None:
-        self._service = PreparerService(
-            AsyncPreparer(config, source, buffer=buffer, prompts=prompts, sentinel=sentinel)
-        )
+        self._failure: Exception | None = None
+        try:
+            self._service = PreparerService(
+                AsyncPreparer(config, source, buffer=buffer, prompts=prompts, sentinel=sentinel)
+            )
+        except Exception as error:  # noqa: BLE001  (whoever asks for something raises it)
+            self._failure = error
 
     async def ask(self, verb: str, arguments: Mapping[str, Any]) -> Reply:
+        if self._failure is not None:
+            return Reply(error=None if verb == "stop" else self._failure)
         try:
             if verb != "stop" and verb not in self._service.verbs:
                 raise InvalidArgument(f"a preparer has no verb {verb!r}")  # noqa: TRY301  (as any other)
@@ -102,11 +108,18 @@ class PreparerActor(RemotePreparer):
             namespace: of Ray.
             placement: options of Ray for the actor.
 
+        Raises InvalidArgument if the name is taken. What the actor cannot be made of is raised by the first call.
+
         """
         options = {"num_cpus": 0, "max_concurrency": 1000, **(placement or {})}
         named = {"name": _name(name), "namespace": namespace} if name is not None else {}
         actor = ray.remote(_Host).options(**options, **named)
-        return cls(actor.remote(config, source, buffer, prompts, sentinel))
+        try:
+            return cls(actor.remote(config, source, buffer, prompts, sentinel))
+        except ValueError as error:
+            raise InvalidArgument(
+                f"there is a preparer {name!r}: connect to it, shut it down, or choose another name"
+            ) from error
 
     @classmethod
     def connect(cls, name: str, *, namespace: str | None = None) -> Self:

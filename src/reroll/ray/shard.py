@@ -6,6 +6,7 @@ until the handle says that it has arrived, so a reply that is lost on its way lo
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,6 +84,8 @@ class Place(NamedTuple):
 
     key: str
     """What its books are kept under."""
+    buffer: str
+    """What the whole is known by, with its namespace."""
     shard: int
     shards: int
     life: str
@@ -107,7 +110,7 @@ class Shard:
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
         self._calls = Calls(self._carry_out, self._take_back)
-        self._holders = Holders(self._give_back, place.holder_ttl_s)
+        self._holders = Holders(self._give_back, self._is_open, place.holder_ttl_s)
         self._books = Books(place.key, self._record)
 
     # --- calls
@@ -135,9 +138,9 @@ class Shard:
         """Let a call not have happened."""
         await self._calls.cancel(number)
 
-    async def beat(self, holder: str) -> None:
-        """Hear that a holder lives."""
-        self._holders.heard(holder)
+    async def beat(self, holder: str) -> bool:
+        """Hear that a holder lives; return whether it has anything of this shard."""
+        return self._holders.heard(holder)
 
     async def ready(self) -> Exception | None:
         """Return why the buffer cannot be, or None."""
@@ -229,7 +232,7 @@ class Shard:
 
     async def _tell(self, buffer: ReplayBuffer) -> None:
         """Tell Ray's metrics what the shard is like, until it is closed."""
-        export = Export(self._place.key, self._place.shard)
+        export = Export(self._place.buffer, self._place.shard)
         with contextlib.suppress(Closed):
             while True:
                 export.tell(await buffer.stats())
@@ -299,14 +302,18 @@ class Shard:
 
     async def _do_draw(self, holder: Holder | None, **arguments: Any) -> Draw:
         """Lend groups that are asked of several shards: which of them are kept is decided by the whole."""
+        await (await self._open()).is_ready({})  # time passes: what is weighed is what is drawn from
         status = arguments.get("group_status", Status.COMPLETED)
         weights = {task: (await self._do_weight(task, status)) for task in arguments["task_batch_sizes"]}
+        others = list(self._draws.values())
         lease, batch = await self._lend(holder, arguments)
         self._draws[lease] = batch
         parts = {
             task: Drawn(*weights[task], [s.info for s in given]) for task, given in batch.samples.items()
         }
-        return Draw(lease, parts)
+        return Draw(
+            lease, parts, frozenset(task for task in parts if any(other.counts.get(task) for other in others))
+        )
 
     async def _do_claim(self, lease: int, uids: list[int]) -> Lent:
         """Keep these of what was drawn, and give the rest back."""
@@ -328,19 +335,25 @@ class Shard:
 
     async def _do_available(
         self, task_batch_sizes: Mapping[str, int], group_status: Any
-    ) -> tuple[dict[str, int], int]:
-        """Return how many of these groups can be had now, by task, and the version of the shard."""
+    ) -> dict[str, tuple[int, float]]:
+        """Return how many of these groups can be had now, and how many ever at once, as far as limiters go; by task."""
         await (await self._open()).is_ready({})  # time passes
-        engine, status = self._here.engine, STATUS_CODE[Status.of(group_status)]
-        held = {name: engine.available(engine.task(name), status, n) for name, n in task_batch_sizes.items()}
-        return held, self._changes.version
+        engine, status = self._here.engine, Status.of(group_status)
+        tasks = {name: engine.task(name) for name in task_batch_sizes}
+        return {
+            name: (
+                engine.available(tasks[name], STATUS_CODE[status], n),
+                tasks[name].settings.largest if status is Status.COMPLETED else math.inf,
+            )
+            for name, n in task_batch_sizes.items()
+        }
 
     async def _do_grown(self, task_batch_sizes: Mapping[str, int], group_status: Any, timeout: float) -> None:
         """Return when as many groups of one of these tasks can be had, or after a while."""
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
-            held, version = await self._do_available(task_batch_sizes, group_status)
-            if any(held[task] >= n for task, n in task_batch_sizes.items()):
+            held, version = await self._do_available(task_batch_sizes, group_status), self._changes.version
+            if any(held[task][0] >= n for task, n in task_batch_sizes.items()):
                 return
             await self._changes.after(version, left)
 
@@ -392,6 +405,15 @@ class Shard:
         self._changes.note()
         self._books.note()
         await self._books.written()
+
+    def _is_open(self, thing: Thing) -> bool:
+        """Return whether a lease or a reservation has not ended."""
+        if self._buffer is None:
+            return True
+        kind, which = thing
+        if kind == "reservation":
+            return self._local(which).id in self._buffer._reservations  # noqa: SLF001  (nobody else asks)
+        return which // _AFTER_LOSS == self._losses and which % _AFTER_LOSS in self._buffer._leases  # noqa: SLF001
 
     def _abroad(self, number: int) -> int:
         return number + self._losses * _AFTER_LOSS

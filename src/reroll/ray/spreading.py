@@ -28,10 +28,10 @@ from reroll.errors import InvalidArgument, NotStorable, UnknownUid, WaitTimeout
 from reroll.ray.calling import Line, time_left
 from reroll.ray.dividing import limiter_part
 from reroll.ray.handing import HandOut
-from reroll.ray.holding import this_holder
+from reroll.ray.holding import heart, this_holder
 from reroll.ray.merging import MERGES
 from reroll.ray.scratch import Scratch
-from reroll.ray.wire import Bare, Blob, hand_out, put_in, resolved
+from reroll.ray.wire import Bare, Blob, Holder, hand_out, put_in, resolved
 from reroll.sample import Sample
 from reroll.waiting import deadline_of
 
@@ -54,6 +54,7 @@ class Spread:
         shares_memory: bool,
     ) -> None:
         self.lines = lines
+        self._beat_s = beat_s
         self._keeps_refs = keeps_refs
         self._scratch = Scratch(shared=shares_memory)
         self._dice = random.Random()
@@ -89,7 +90,7 @@ class Spread:
         with self._scratch as memory:  # until the group has arrived: it may have to be sent again
             owner = self._scratch.owner
             group = put_in(items, step, memory, owner)
-            if isinstance(group, Blob) and group.refs and not self._keeps_refs:
+            while isinstance(group, Blob) and group.refs and not self._keeps_refs:  # they may lead to others
                 found = await self._fetched(group.refs, deadline)
                 group = put_in(resolved(group, found), step, memory, owner)
             return await self._send(group, arguments, deadline)
@@ -97,21 +98,22 @@ class Spread:
     async def _send(
         self, group: Blob | Bare, arguments: dict[str, Any], deadline: float | None
     ) -> int | None:
-        items, task, put_id = arguments["items"], arguments["task_name"], arguments.get("put_id")
+        task, put_id = arguments["task_name"], arguments.get("put_id")
         sent = {
             **arguments,
             "items": group,
             "put_id": uuid.uuid4().hex if put_id is None else put_id,
         }
-        if len(self.lines) > 1:
-            await self._refuse_several(items)
-        own = self._own_shard(arguments)
+        own, reservation = await self._own_shard(arguments), arguments.get("reservation")
+        if own is not None and isinstance(reservation, Reservation) and self._granted_by(reservation) != own:
+            sent["reservation"] = None  # it comes back: what is out counts as running, whatever was reserved
         if own is None and not isinstance(task, str):
             own = 0  # to be refused
         if own is not None:
             line = self.lines[own]
             stored: int | None = await line.call("put", sent, timeout=arguments.get("timeout"), together=True)
             return stored
+        await self._know_loads()
         timeout = 0.0
         while True:
             # All are asked first; then the emptiest is waited for, a while, where others wait in order. One that is away
@@ -147,8 +149,11 @@ class Spread:
                 f"what a reference in the group stands for cannot be had: {error}; put the group without it"
             ) from error
 
-    async def _refuse_several(self, items: Any) -> None:
-        """Raise InvalidArgument for rollouts that were taken as several groups, of several shards: none knows of all."""
+    async def _carried(self, items: Any) -> int | None:
+        """Return the uid of the group that rollouts say they are of; the one that is out, if they name several.
+
+        Raises InvalidArgument for rollouts that were taken as several groups, of several shards: none knows of all.
+        """
         carried = (
             {getattr(item, "group_uid", None) for item in items} if isinstance(items, Sequence) else set()
         )
@@ -159,32 +164,50 @@ class Spread:
                 raise InvalidArgument(
                     f"these rollouts are of several groups, {out}: put each group by itself"
                 )
+            uids = out or uids
+        return uids[0] if uids else None
 
-    def _own_shard(self, arguments: Mapping[str, Any]) -> int | None:
+    async def _own_shard(self, arguments: Mapping[str, Any]) -> int | None:
         """Return the shard that a group must go to, None if it may go anywhere."""
         shards = len(self.lines)
         if shards == 1:
             return 0
-        reservation, items = arguments.get("reservation"), arguments["items"]
-        if isinstance(reservation, Reservation):
-            return reservation.id % shards
+        carried, reservation = await self._carried(arguments["items"]), arguments.get("reservation")
         uid = arguments.get("uid")
-        if uid is None and isinstance(items, Sequence) and items:
-            uid = getattr(items[0], "group_uid", None)
+        uid = carried if uid is None else uid
+        if isinstance(reservation, Reservation):
+            home = self._granted_by(reservation)
+            if not isinstance(uid, int) or self._shard_of(uid) == home:
+                return home
+            out = await self.lines[self._shard_of(uid)].call("out", {"uids": [uid]})
+            return self._shard_of(uid) if out else home
         if isinstance(uid, int):
-            return (uid - 1) % shards
+            return self._shard_of(uid)
         put_id = arguments.get("put_id")
         return None if put_id is None else zlib.crc32(repr(put_id).encode()) % shards
 
+    async def _know_loads(self) -> None:
+        """Ask what the shards hold if nobody was heard of yet, for a while: replies tell it from then on."""
+        if all(line.load is None for line in self.lines):
+            asked = [asyncio.ensure_future(line.call("out", {"uids": []})) for line in self.lines]
+            try:
+                await asyncio.wait(asked, timeout=_WAIT_S)
+            finally:
+                for each in asked:
+                    each.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
+
     def _emptiest_first(self, task: Any) -> list[Line]:
-        return sorted(self.lines, key=lambda line: line.load.get(task, 0) + line.underway)
+        return sorted(self.lines, key=lambda line: (line.load or {}).get(task, 0) + line.underway)
 
     async def _reserve(self, arguments: dict[str, Any]) -> Reservation:
         timeout, who = arguments.get("timeout"), this_holder()
         if len(self.lines) == 1:
             granted: Reservation = await self.lines[0].call("reserve", arguments, timeout=timeout, holder=who)
+            self._hold(self.lines[0], who)
             return granted
         deadline = deadline_of(timeout)
+        await self._know_loads()
         limit = 0.0
         while True:
             for line in self._emptiest_first(arguments["task_name"])[: None if limit == 0 else 1]:
@@ -195,18 +218,27 @@ class Spread:
                 except WaitTimeout as error:
                     last = error
                 else:
+                    self._hold(line, who)
                     return granted
             wait = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
             if wait <= 0:
                 raise last
             limit = wait * (0.5 + self._dice.random() / 2)
 
+    def _hold(self, line: Line, who: Holder) -> None:
+        """Let a shard that has granted something know that this process lives; of actors Ray tells it."""
+        if who.actor is None:
+            heart.hold(line.key, "reservations", line.actor, self._beat_s)
+
     async def _release(self, arguments: dict[str, Any]) -> int:
         reservation = arguments["reservation"]
         if not isinstance(reservation, Reservation):
             raise InvalidArgument(f"reservation must be what reserve() returned, not {reservation!r}")
-        released: int = await self.lines[reservation.id % len(self.lines)].call("release", arguments)
+        released: int = await self.lines[self._granted_by(reservation)].call("release", arguments)
         return released
+
+    def _granted_by(self, reservation: Reservation) -> int:
+        return reservation.id % len(self.lines)
 
     # --- handing out
 

@@ -91,6 +91,8 @@ class Draw(NamedTuple):
 
     lease: int
     parts: dict[str, Drawn]
+    hidden: frozenset[str] = frozenset()
+    """Tasks of which others have drawn groups, and not said yet which of them they keep."""
 
 
 def put_in(items: Any, model_step: int | None, memory: mmap, owner: Owner | None = None) -> Blob | Bare:
