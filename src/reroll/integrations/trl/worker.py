@@ -66,8 +66,8 @@ class RerollRolloutWorker(TrainerCallback):
         # The last training step, the first position, and how many samples of the first group that is lent are trained.
         self._step = self._first = self._surplus = 0
         self._pool, self._stopping = ThreadPoolExecutor(1, "reroll-feed"), threading.Event()
-        # By TRL's number: the last training step, which is the version of reroll. Of those that are not too old.
-        self._versions: dict[int, int] = {}
+        # By TRL's version, of those that were told and are not too old: the training step, which is the version of reroll.
+        self._told: dict[int, int] = {}
         # What is left of the group that was handed out last; and the position, size and lease of those not trained yet.
         self._left: deque[Any] = deque()
         self._lent: deque[tuple[int, int, Any]] = deque()
@@ -103,8 +103,8 @@ class RerollRolloutWorker(TrainerCallback):
 
     def update_model_version(self, model_version: int) -> None:
         """Advance the buffer."""
-        known = [*self._versions.items(), (model_version, self._step)]
-        self._versions = dict(known[-self._trainer.args.max_staleness - 2 :])
+        known = [*self._told.items(), (model_version, self._step)]
+        self._told = dict(known[-self._trainer.args.max_staleness - 2 :])
         self._worker.update_model_version(model_version)
         self.replay_buffer.advance(self._step)
 
@@ -191,9 +191,7 @@ class RerollRolloutWorker(TrainerCallback):
         fits = budget <= 0 or all(len(sample.input_ids) <= budget for sample in samples)
         status = Status.COMPLETED if fits else Status.FILTERED  # else TRL drops the long sample alone
         group = [_rollout_of(sample, position, status) for sample in samples]
-        version = self._versions.get(
-            samples[0].model_version, min(self._versions.values(), default=self._step)
-        )
+        version = self._told.get(samples[0].model_version, min(self._told.values(), default=self._step))
         while position not in self._known and not self._stopping.is_set():
             with suppress(WaitTimeout):
                 buffer.release(buffer.reserve(1, TASK, timeout=_LOOK_S))  # as soon as one more may come
