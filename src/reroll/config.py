@@ -92,7 +92,10 @@ def read_config(kind: type[M], path: str | PathLike[str]) -> M:
         case ".toml":
             import tomllib  # noqa: PLC0415  (only for those who read TOML)
 
-            return kind.model_validate(tomllib.loads(path.read_text()))
+            try:
+                return kind.model_validate(tomllib.loads(path.read_text()))
+            except tomllib.TOMLDecodeError as error:
+                raise InvalidConfig(f"{path.name} is no TOML: {error}") from error
         case ".json":
             return kind.model_validate_json(path.read_text())
         case ".yaml" | ".yml":
@@ -104,6 +107,8 @@ def read_config(kind: type[M], path: str | PathLike[str]) -> M:
                 found = yaml.safe_load(path.read_text())
             except yaml.YAMLError as error:
                 raise InvalidConfig(f"{path.name} is no YAML: {error}") from error
+            if not isinstance(found or {}, dict):
+                raise InvalidConfig(f"{path.name}: a configuration is options and values, not {found!r}")
             return kind.model_validate(found or {})
     raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")
 

@@ -81,7 +81,16 @@ def test_waste_is_named(check, text, waste):
         ("{tasks: {code: {colour: 8}}}", "tasks.code.colour: there is no such option"),
         ("{min_size: 1, rate_limiter: unlimited}", "give min_size or rate_limiter, not both"),
         ("{a: [", "is no YAML"),
-        ("[1, 2]", "valid dictionary"),
+        ("[1, 2]", "buffer.yaml: a configuration is options and values, not [1, 2]"),
+        ("{num_ranks: 8}", "num_ranks: there is no such option here; it is one of a preparation"),
+        (
+            "{global_batch_size: 8, pack_length: 9, capacity: 8}",
+            "capacity: there is no such option here; it is one of a whole buffer, in a preparation replay_buffer.capacity",
+        ),
+        (
+            "{tasks: {code: {store: here}}}",
+            "tasks.code.store: there is no such option here; it is one of a whole",
+        ),
     ],
 )
 def test_what_can_never_work_is_one_line(check, text, said):
@@ -98,10 +107,13 @@ def test_a_preparation_is_explained(check):
     assert "Holds 48 COMPLETED groups" in found.stdout
 
 
-@pytest.mark.parametrize(("name", "said"), [("nowhere.yaml", "nowhere.yaml"), ("buffer.ini", "ending")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nowhere.yaml", "nowhere.yaml"), ("buffer.ini", "ending"), ("buffer.toml", "buffer.toml is no TOML")],
+)
 def test_a_wrong_file_is_one_line(tmp_path, name, said):
-    if name == "buffer.ini":
-        (tmp_path / name).write_text("")
+    if name != "nowhere.yaml":
+        (tmp_path / name).write_text("capacity =")
     found = run("config", "check", str(tmp_path / name))
     assert found.exit_code == 2
     (line,) = found.stderr.splitlines()

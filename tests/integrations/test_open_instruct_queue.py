@@ -187,3 +187,13 @@ def test_wrong_configurations_are_refused():
         ResultsQueue(3, replay_buffer={"capacity": 4})
     with pytest.raises(ValueError, match="nonsense"):
         ResultsQueue(replay_buffer={"nonsense": 4})
+
+
+def test_only_the_newest_aborted_results_stay():
+    results = ResultsQueue(2, replay_buffer={"rejected_capacity": 3})
+    for number in range(9):
+        assert not results.put(their_result(number, reason="abort"))
+    assert [row.group_id for row in results.buffer.query({"status": "aborted"})] == ["0_6", "0_7", "0_8"]
+    assert results.buffer.ledger()["train"]["deleted"].groups == 6
+    assert results.put(their_result(9))
+    assert results.qsize() == 1

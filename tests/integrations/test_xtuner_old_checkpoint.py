@@ -63,7 +63,13 @@ class TheirItem:
     staleness: int
 
 
+@dataclasses.dataclass
+class TheirReference:
+    value: object
+
+
 PLACES = {
+    TheirReference: "xtuner.v1.rl.replay_buffer.SerializedRayObjectRef",
     TheirStatus: "xtuner.v1.data_proto.rl_data.Status",
     SampleParams: "xtuner.v1.data_proto.rl_data.SampleParams",
     TheirState: "xtuner.v1.data_proto.rl_data.RolloutState",
@@ -162,6 +168,17 @@ async def test_the_policy_is_kept(xtuner, tmp_path):
     buffer = AsyncReplayBufferConfig().build()
     await buffer.resume(tmp_path)
     assert [group[0].rollout_id for group in await buffer.get(2, "math", "completed")] == [2, 1]
+
+
+async def test_what_was_saved_for_a_reference_of_ray_is_there(xtuner, tmp_path):
+    """References of a cluster that has ended are of no use: xtuner saves what they referred to, with a mark around it."""
+    write(tmp_path, old_state([their_group(1, pixels=TheirReference(np.arange(3)))]))
+    xtuner()
+    convert_checkpoint(tmp_path, tmp_path / "new", allow_pickle=True)
+    buffer = SyncReplayBufferConfig().build()
+    await buffer.resume(tmp_path / "new")
+    ((one,),) = await buffer.get(1, "math", Status.COMPLETED)
+    assert one.mm_info["pixel_values"].tolist() == [0, 1, 2]
 
 
 class Trap:

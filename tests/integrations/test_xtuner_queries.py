@@ -1,5 +1,6 @@
 """Query nodes: dicts and ready nodes, mixed; wrong ones are refused when they are made, with their path."""
 
+import dataclasses
 import pickle
 import typing
 
@@ -8,14 +9,19 @@ import pytest
 from integrations.states import state
 from reroll import QueryError, Status
 from reroll.integrations.xtuner import (
+    QUERY_KEYS,
     BetweenNode,
     ConditionNode,
     LogicNode,
     LogicOperator,
     Operators,
+    QueryDict,
+    QueryKey,
     QueryNode,
+    QueryType,
     ScalarNode,
     SetNode,
+    StorageItem,
     parse_query,
 )
 from reroll.query.operands import OPERATORS
@@ -118,3 +124,9 @@ def test_a_dict_that_holds_itself_ends():
 def test_groups_are_compared_as_a_whole():
     assert parse_query({"item": [state(1)]}) == ScalarNode("item", "$eq", [state(1)])
     assert parse_query({"item": [state(1)]}) != ScalarNode("item", "$eq", [state(2)])
+
+
+def test_the_names_of_types():
+    assert [column.name for column in dataclasses.fields(StorageItem)] == QUERY_KEYS
+    assert set(typing.get_args(QueryType)) == {QueryDict, QueryNode}
+    assert typing.get_args(QueryDict)[0] is QueryKey

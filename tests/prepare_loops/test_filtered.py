@@ -67,6 +67,15 @@ def test_or_is_empty_as_configured():
     assert noted.wanted == 0  # a step is what passed: nothing is to be replaced
 
 
+def test_what_failed_counts_for_no_step_and_is_replaced():
+    noted = Noted()
+    with Preparer(config(2, when_filtered="yield", on_invalid="drop"), prompts=noted) as preparer:
+        preparer.put([result(1), failed(2, ["stop", "error"]), result(3, (float("nan"), 0.0))])
+        assert noted.wanted == 2
+        preparer.put([result(4), result(5)])
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1, 4]
+
+
 def test_empty_steps_are_done_like_any_other():
     source = filled([result(1, SAME), result(2, SAME)])
     with Preparer(config(1, filter_zero_std=True, when_filtered="yield"), source) as preparer:
@@ -183,6 +192,21 @@ def test_an_aborted_group_is_continued():
         continued.group_uid = taken.group_uid
         assert preparer.put(continued) == 1
         assert preparer.get_data(0, 1, TIMEOUT).uids == [taken.group_uid]
+
+
+def test_a_group_that_became_too_stale_is_rolled_again():
+    options = {"max_staleness": 0, "retry_expired": True, "async_steps": 0}
+    with Preparer(config(1, **options)) as preparer:
+        preparer.put([result(1), result(2)])
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1]
+        with pytest.raises(WaitTimeout):
+            preparer.get_data(0, 2, 0.05)  # 2 is too stale for it
+        ((taken, _),) = preparer.buffer.get(1, "train", "expired")
+        rolled = result(2, version=1, group_uid=taken.group_uid)
+        assert preparer.put(rolled) == 1
+        assert preparer.put(rolled) == 1  # which changes nothing
+        assert preparer.get_data(0, 2, TIMEOUT).uids == [taken.group_uid]
+        assert preparer.buffer.ledger()["train"]["put"].groups == 2
 
 
 def test_what_passed_and_became_too_stale_is_not_waited_for():

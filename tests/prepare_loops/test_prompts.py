@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +50,27 @@ def test_a_restored_cursor_asks_for_exactly_what_was_not_settled(rounds, moment)
     assert sorted([*asked, *then]) == list(range(21))
 
 
+def test_one_that_never_comes_does_not_let_the_state_grow():
+    cursor = PromptCursor(range(100))
+    cursor.take(1)
+    sizes = []
+    for _ in range(2):
+        for _ in range(10):
+            cursor.settled(answered(cursor.take(50)))
+        sizes.append(len(json.dumps(cursor.state())))
+    assert sizes[1] - sizes[0] <= 1  # a digit of the next number
+    again = PromptCursor(range(100))
+    again.restore(cursor.state())
+    assert [one.prompt_id for one in again.take(2)] == ["0", "1001"]
+
+
+def test_a_state_of_an_older_version():
+    cursor = PromptCursor(range(9))
+    cursor.restore({"first_open": 2, "settled": [3, 5], "next": 6, "excluded": [7], "owed": 1})
+    assert [one.prompt_id for one in cursor.take(4)] == ["2", "4", "6", "8"]
+    assert cursor.owed == 1
+
+
 def test_excluded_prompts_are_not_asked_again():
     cursor = PromptCursor("ab", epochs=3)
     cursor.exclude(answered(cursor.take(1)))
@@ -69,3 +91,15 @@ def test_results_of_others_are_refused():
         PromptCursor("a").settled([result("x")])
     with pytest.raises(InvalidArgument):
         PromptCursor([])
+
+
+def test_results_of_the_last_epoch_cost_no_shuffle_each(monkeypatch):
+    seeds = []
+    make = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: seeds.append(seed) or make(seed))
+    cursor = PromptCursor(range(20), seed=3)
+    late = cursor.take(20)
+    for one in late[:5]:
+        cursor.exclude(answered([one]))
+        cursor.take(1)
+    assert seeds == [[3, 0], [3, 1]]

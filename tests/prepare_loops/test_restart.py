@@ -1,5 +1,6 @@
 """After a crash or a restart the next step follows, and no prompt is skipped or doubled."""
 
+import asyncio
 import json
 import queue
 import subprocess
@@ -263,3 +264,12 @@ def test_what_was_filtered_is_stored_once(tmp_path):
                 state = preparer.state(step=1)
             assert preparer.buffer.ledger()["train"]["put"].groups == 2
             assert preparer.buffer.count("train", "filtered") == 1
+
+
+async def test_what_comes_from_two_at_the_same_time_counts_once(tmp_path):
+    options = config(2, async_steps=0, replay_buffer={"store": str(tmp_path / "buffer")})
+    async with AsyncPreparer(options) as preparer:
+        puts = (preparer.put(one) for one in (result(1), result(1), result(2)))
+        assert await asyncio.gather(*puts) == [1, 1, 1]
+        metrics = (await preparer.get_data(0, 1, TIMEOUT)).metrics
+        assert (metrics["gen/groups"], metrics["gen/repeated"], metrics["train/groups"]) == (2, 1, 2)

@@ -1,12 +1,13 @@
 """Whatever gives results is a source: queues, callables, iterators, with and without await."""
 
 import asyncio
+import multiprocessing
 import queue
 
 import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
-from reroll import LoopFailed
+from reroll import LoopFailed, SourceEnded
 from reroll.prepare import AsyncPreparer, Preparer
 
 RESULTS = [result(n) for n in (1, 2, 3, 4)]
@@ -105,6 +106,16 @@ def test_a_sentinel_of_ones_own():
         with pytest.raises(EOFError):
             preparer.get_data(0, 2, TIMEOUT)
     assert source.qsize() == 2  # what comes after it is left alone
+
+
+def test_a_sentinel_that_came_through_a_queue_of_processes():
+    source = multiprocessing.get_context("spawn").Queue()
+    source.put(RESULTS[0])
+    source.put("the end")
+    with Preparer(config(1), source, sentinel="the end") as preparer:
+        preparer.get_data(0, 1, TIMEOUT)
+        with pytest.raises(SourceEnded):
+            preparer.get_data(0, 2, TIMEOUT)
 
 
 @pytest.mark.parametrize("source", [3, object()])

@@ -1,5 +1,6 @@
 """Who waits, for how long, and what they are told: dead producers, old steps, back-pressure, errors, the end."""
 
+import asyncio
 import queue
 import threading
 import time
@@ -391,7 +392,7 @@ async def test_the_same_with_asyncio():
 def test_a_preparer_is_not_used_from_another_process(monkeypatch):
     with Preparer(config(1)) as preparer:
         monkeypatch.setattr("os.getpid", lambda: -1)
-        with pytest.raises(InvalidArgument, match="lives in the process that made it"):
+        with pytest.raises(InvalidArgument, match=r"lives in the process that made it.*RemotePreparer"):
             preparer.get_data(0, 1, 0)
         monkeypatch.undo()
 
@@ -406,3 +407,27 @@ def test_a_step_that_is_done_lets_producers_start(tmp_path):
             preparer.buffer.reserve(1, "train", timeout=0.05)
         preparer.done(1)
         assert preparer.buffer.reserve(2, "train", timeout=TIMEOUT).groups == 2
+
+
+async def test_a_put_that_waits_for_room_in_the_buffer_of_another_ends_with_the_preparer():
+    buffer = ReplayBufferConfig(capacity=1).build()
+    preparer = await AsyncPreparer(config(1), buffer=buffer).start()
+    await preparer.put(result(1))  # it is prepared ahead, and keeps its place
+    putting = asyncio.create_task(preparer.put(result(2)))
+    await asyncio.sleep(0)
+    await preparer.shutdown()
+    with pytest.raises(Closed, match="the preparer was shut down"):
+        await asyncio.wait_for(putting, TIMEOUT)
+    assert await buffer.count("train", "completed") == 1  # and what was prepared is there again
+
+
+def test_a_callback_that_would_wait_for_itself_is_told():
+    class Eager(Prompts):
+        def replace(self, count):
+            preparer.put([result(9 + number) for number in range(count)])
+
+    with Preparer(config(1, filter_zero_std=True), prompts=Eager()) as preparer:
+        with pytest.raises(InvalidArgument, match="would wait for itself"):
+            preparer.put(result(1, (0.0, 0.0)))
+        preparer.put(result(2))
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [2]

@@ -47,6 +47,7 @@ async def test_a_node_that_dies_costs_its_groups_and_they_are_counted(ray_cluste
             await lossy.put(group(name), "t")
             await safe.put(group(name), "t")
         await lossy.take_batch({"t": 2}, wait=True)
+        assert total(await lossy.ledger(), "consumed") == 2  # which a shard in memory hears of a moment later
         ray_cluster.remove_node(node, allow_graceful=False)
         third_node()
         books = (await lossy.ledger())["t"]

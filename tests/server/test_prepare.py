@@ -7,9 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reroll import Closed, InvalidArgument, WaitTimeout, connect, connect_blocking, register
-from reroll.prepare import GenerationResult, PrepareConfig, Preparer
-from reroll.prepare.remote import RemotePreparer
+from reroll import (
+    Closed,
+    InvalidArgument,
+    ReplayBufferConfig,
+    Server,
+    WaitTimeout,
+    connect,
+    connect_blocking,
+    register,
+)
+from reroll.prepare import AsyncPreparer, GenerationResult, PrepareConfig, Preparer
+from reroll.prepare.remote import PreparerService, RemotePreparer
 from server.program import Program
 
 SETTINGS = {
@@ -111,3 +120,21 @@ async def test_without_a_preparer_there_is_none(host):
     async with connect(host.start(PrepareConfig(**SETTINGS).buffer_config(), "tcp://127.0.0.1:0")) as client:
         with pytest.raises(InvalidArgument, match=r"prepare\.put"):
             await RemotePreparer(client).put(result(1))
+
+
+async def test_who_asks_while_it_starts_waits_for_that(tmp_path):
+    """A buffer elsewhere takes a while to tell what is in it."""
+    settings = PrepareConfig(**{**SETTINGS, "global_batch_size": 1})
+    async with (
+        Server(ReplayBufferConfig(), f"ipc://{tmp_path}/s") as server,
+        connect(server.address) as there,
+    ):
+        service = PreparerService(AsyncPreparer(settings, buffer=there))
+        given_up = asyncio.create_task(service.get_data(0, 1))
+        await asyncio.sleep(0)
+        given_up.cancel()  # in the middle of the start
+        asked = [service.put([result(1)], 30), service.get_data(0, 1, 30), service.get_data(1, 1, 30)]
+        put, left, right = await asyncio.gather(*asked)
+        assert put == 1
+        assert left.uids == right.uids == [1]
+        await service.stop()

@@ -1,10 +1,12 @@
 """A buffer between TRL's asynchronous trainer and its worker: whole groups, each once, also after kill -9."""
 
+import gc
 import itertools
 import json
 import queue
 import subprocess
 import sys
+import tracemalloc
 from importlib.metadata import version
 from pathlib import Path
 
@@ -261,6 +263,44 @@ def test_a_group_that_goes_on_after_it_was_whole_is_an_error(tmp_path, group_siz
     with pytest.raises(InvalidArgument, match="group 0 goes on after it was whole"):
         worker.check_health(60)
     worker.stop()
+
+
+def test_a_worker_may_leave_groups_out_and_the_note_does_not_grow(tmp_path):
+    made = ScriptedWorker(stop_at=0)
+    trainer = async_trainer(tmp_path, made)
+    worker = RerollRolloutWorker(trainer, group_size=1)
+    worker.on_train_begin(trainer.args, trainer.state, trainer.control)
+    worker.start()
+    try:
+        for number in range(1 << 20, (1 << 20) + (1 << 18), 1 << 13):
+            made.rollout_buffer.put(samples_of(number, 1)[0])
+            assert worker.get(timeout=60).group_id == number
+            worker.on_step_end(trainer.args, trainer.state, trainer.control)
+            assert len(trainer.state.stateful_callbacks["reroll"]["open"]) < 1 << 17
+    finally:
+        worker.stop()
+
+
+def test_versions_of_old_are_forgotten_and_are_too_old(tmp_path):
+    made = ScriptedWorker(stop_at=0)
+    worker = started(tmp_path, made, group_size=1, max_staleness=2)
+    state = worker._trainer.state
+    try:
+        for step in range(1, 3001):
+            if step == 1000:
+                tracemalloc.start()
+            state.global_step = step
+            worker.on_step_end(None, state, None)
+            worker.update_model_version(step)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+        assert held < 100_000
+        for number, made_by in enumerate((1, 3000)):
+            made.rollout_buffer.put(samples_of(number, made_by)[0])
+        assert worker.get(timeout=60).group_id == 1  # what version 1 made is 2,999 steps old
+    finally:
+        tracemalloc.stop()
+        worker.stop()
 
 
 def test_a_trainer_that_is_not_asynchronous_is_refused(tmp_path):

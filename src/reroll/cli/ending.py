@@ -31,6 +31,10 @@ def _similar(name: str) -> str:
     from reroll.config import ReplayBufferConfig  # noqa: PLC0415  (only for those who erred)
     from reroll.prepare import PrepareConfig  # noqa: PLC0415
 
+    if name in PrepareConfig.model_fields:
+        return " here; it is one of a preparation (serve --prepare)"
+    if name in ReplayBufferConfig.model_fields:
+        return f" here; it is one of a whole buffer, in a preparation replay_buffer.{name}"
     known = [*ReplayBufferConfig.model_fields, *PrepareConfig.model_fields]
     found = get_close_matches(name, known, n=1)
     return f"; did you mean {found[0]}?" if found else ""

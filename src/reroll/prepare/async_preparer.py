@@ -78,6 +78,7 @@ class AsyncPreparer:
         )
         self._settling = Settling(self.buffer, config.first_step - 1)
         self._tasks: list[asyncio.Task[None]] = []
+        self._puts: set[asyncio.Task[int]] = set()  # which may wait for room
         self._error: BaseException | None = None  # of the preparing loop: nothing is prepared any more
         self._is_closed = False
 
@@ -108,9 +109,10 @@ class AsyncPreparer:
             return self._left_over
         self._is_closed = True
         self._waits.wake()
-        for task in self._tasks:
+        running = (*self._tasks, *self._puts)
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
         await self._settling.give_back()
         if self._owns_buffer:
             await self.buffer.close()
@@ -140,7 +142,16 @@ class AsyncPreparer:
         Closed: what came before it in a list is in the buffer then, and is stored once if it is put again.
         """
         self._check_open()
-        return await self._take_in(results_in(results), timeout)
+        putting = asyncio.create_task(self._take_in(results_in(results), timeout))
+        self._puts.add(putting)
+        putting.add_done_callback(self._puts.discard)
+        try:
+            return await putting
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is None or not caller.cancelling():  # so that it was the shutdown
+                self._check_open()
+            raise
 
     # --- for trainers
 

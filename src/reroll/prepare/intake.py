@@ -103,10 +103,11 @@ class Intake:
         """Learn that so many groups became too stale in the buffer."""
         if count:
             self.arrivals.count("expired", count)
-            self._tell(_Told(missing=count))
+            if self._config.when_filtered == "wait":  # else its step has one less
+                self._tell(_Told(missing=count))
 
     async def _take(self, result: GenerationResult, timeout: float | None, told: _Told) -> _Fate:
-        if (is_stored := self._seen.get(self._put_id(result))) is not None:
+        if (is_stored := await self._known(result)) is not None:
             self._repeats()
             told.settled.append(result)
             return _Fate.KNOWN if is_stored else _Fate.LEFT_OUT  # another was wanted when it first came
@@ -123,10 +124,22 @@ class Intake:
             fate = await self._store(result, task, group, found, timeout)
         self.arrivals.results += 1
         told.settled.append(result)
-        told.missing += fate is _Fate.LEFT_OUT
+        # A step that yields has one less for what was filtered; what failed counts for no step.
+        is_missing = self._config.when_filtered == "wait" or found is None
+        told.missing += is_missing and fate is _Fate.LEFT_OUT
         if found is not None and found.excluded:
             told.excluded.append(result)
         return fate
+
+    async def _known(self, result: GenerationResult) -> bool | None:
+        """Return whether a result that came before is there to be trained, or was; None if it is new.
+
+        New is also what goes on with a group that became too stale since, and was taken out to be rolled again.
+        """
+        is_stored = self._seen.get(self._put_id(result))
+        if is_stored is None or result.group_uid is None:
+            return is_stored
+        return is_stored if await self._buffer.query({"uid": result.group_uid}) else None
 
     def _task_of(self, result: GenerationResult) -> str:
         sizes = self._config.sizes
@@ -191,7 +204,9 @@ class Intake:
             self._remember(result, is_stored=False)
             return _Fate.LEFT_OUT
         uid = await self._put(result, task, group, timeout, put_id=self._put_id(result))
-        if uid is not None and uid <= self._last_uid and result.group_uid is None:  # it came before a restart
+        # It came before a restart, or at the same time from somebody else.
+        came_before = (uid or 0) <= self._last_uid or self._put_id(result) in self._seen
+        if uid is not None and came_before and result.group_uid is None:
             self._repeats()
             self._remember(result, is_stored=True)
             return _Fate.KNOWN
@@ -281,7 +296,7 @@ class Intake:
             self._prompts.settled(told.settled)
         if told.excluded:
             self._prompts.exclude(told.excluded)
-        if told.missing and self._config.when_filtered == "wait":
+        if told.missing:
             self._prompts.replace(told.missing)
 
 

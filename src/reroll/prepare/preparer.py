@@ -19,8 +19,8 @@ from reroll.prepare.step import StepData
 T = TypeVar("T")
 
 _ELSEWHERE: Final = (
-    "a Preparer lives in the process that made it: call it there, from any thread (DataLoader: num_workers=0). There is no "
-    "client yet that reaches it from other processes; where you have one of your own, give its get_data instead"
+    "a Preparer lives in the process that made it: call it there, from any thread (DataLoader: num_workers=0). One "
+    "for other processes is served: `reroll serve --prepare`, with reroll.prepare.remote.RemotePreparer on the other side"
 )
 
 
@@ -116,6 +116,11 @@ class Preparer:
         """Run a coroutine in the loop, and wait for it. An interrupt of this thread cancels it."""
         if os.getpid() != self._pid:
             raise InvalidArgument(_ELSEWHERE)
+        if threading.current_thread() is self._thread:
+            raise InvalidArgument(
+                "a callback of a preparer (Prompts, a predicate, an async source) would wait for itself: let another thread "
+                "call it, such as the one that asks the engines"
+            )
         with self._gate:
             if not self._is_open:
                 raise Closed("the preparer was shut down")

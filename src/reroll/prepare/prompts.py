@@ -61,11 +61,12 @@ class PromptCursor(Prompts):
         self._seed = seed
         self._lock = threading.Lock()
         self._next = 0  # the first request that was never handed out
-        self._first_open = 0  # all before it are settled
-        self._settled: set[int] = set()  # those after it
+        self._open: set[int] = set()  # of those before it, the ones that are not settled
         self._again: list[int] = []
         self._excluded: set[int] = set()
-        self._order: tuple[int, Sequence[int]] = (-1, ())
+        self._orders: dict[
+            int, Sequence[int]
+        ] = {}  # of two epochs, since one begins while results of the last come
         self._owed = 0
 
     @property
@@ -88,7 +89,7 @@ class PromptCursor(Prompts):
     def settled(self, results: Sequence[GenerationResult]) -> None:
         with self._lock:
             for result in results:
-                self._settle(self._number(result))
+                self._open.discard(self._number(result))
 
     def replace(self, count: int) -> None:
         with self._lock:
@@ -101,19 +102,18 @@ class PromptCursor(Prompts):
     def state(self) -> dict[str, Any]:
         with self._lock:
             return {
-                "first_open": self._first_open,
-                "settled": sorted(self._settled),
                 "next": self._next,
+                "open": sorted(self._open),
                 "excluded": sorted(self._excluded),
                 "owed": self._owed,
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         with self._lock:
-            self._first_open, self._next = state["first_open"], state["next"]
-            self._settled, self._excluded = set(state["settled"]), set(state["excluded"])
-            self._owed = state["owed"]
-            self._again = [n for n in range(self._first_open, self._next) if n not in self._settled]
+            self._next, self._owed = state["next"], state["owed"]
+            self._excluded = set(state["excluded"])
+            self._again = _open_in(state)
+            self._open = set(self._again)
 
     def _take(self, count: int) -> list[Asked]:
         taken: list[Asked] = []
@@ -124,29 +124,24 @@ class PromptCursor(Prompts):
                 number = self._next
                 self._next += 1
                 if self._place(number) in self._excluded:
-                    self._settle(number)
                     continue
+                self._open.add(number)
             else:
                 break
             index = self._place(number)
             taken.append(Asked(f"{number}", index, self._prompts[index]))
         return taken
 
-    def _settle(self, number: int) -> None:
-        if number >= self._first_open:
-            self._settled.add(number)
-        while self._first_open in self._settled:
-            self._settled.remove(self._first_open)
-            self._first_open += 1
-
     def _place(self, number: int) -> int:
         epoch, place = divmod(number, len(self._prompts))
         if self._seed is None:
             return place
-        if self._order[0] != epoch:
+        if epoch not in self._orders:
+            while len(self._orders) > 1:
+                del self._orders[next(iter(self._orders))]
             order = np.random.default_rng([self._seed, epoch]).permutation(len(self._prompts))
-            self._order = (epoch, order.tolist())
-        return self._order[1][place]
+            self._orders[epoch] = order.tolist()
+        return self._orders[epoch][place]
 
     def _number(self, result: GenerationResult) -> int:
         try:
@@ -155,3 +150,11 @@ class PromptCursor(Prompts):
             raise InvalidArgument(
                 f"prompt_id {result.prompt_id!r} is none of this cursor: a result carries the prompt_id that `take` gave"
             ) from None
+
+
+def _open_in(state: Mapping[str, Any]) -> list[int]:
+    """Return what was handed out and not settled, the oldest first."""
+    if "open" in state:
+        return sorted(state["open"])
+    settled = set(state["settled"])  # a version before this one noted what was settled
+    return [number for number in range(state["first_open"], state["next"]) if number not in settled]

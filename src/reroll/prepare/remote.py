@@ -40,7 +40,7 @@ class PreparerService:
         self._again = again
         self._rewinds = rewinds
         self._is_started = False
-        self._starting = asyncio.Lock()
+        self._starting = asyncio.Lock()  # held while the preparer starts, or becomes another one
 
     async def put(self, results: Sequence[GenerationResult], timeout: float | None = None) -> int:
         """See `AsyncPreparer.put`."""
@@ -68,14 +68,17 @@ class PreparerService:
     async def restore(self, state: Mapping[str, Any]) -> None:
         """See `AsyncPreparer.restore`; whoever waits for a preparer that has started gets Closed."""
         step: int = checked_state(state)["step"]
-        if self._is_started:
-            if self._again is None:
-                raise InvalidArgument("the preparer has started; restore before anything else is asked of it")
-            await self._preparer.shutdown()
-            self._preparer, self._is_started = self._again(), False
-        if self._rewinds:
-            await self._preparer.buffer.rewind(step)
-        await self._preparer.restore(state)
+        async with self._starting:
+            if self._is_started:
+                if self._again is None:
+                    raise InvalidArgument(
+                        "the preparer has started; restore before anything else is asked of it"
+                    )
+                await self._preparer.shutdown()
+                self._preparer, self._is_started = self._again(), False
+            if self._rewinds:
+                await self._preparer.buffer.rewind(step)
+            await self._preparer.restore(state)
 
     async def stop(self) -> None:
         """Shut the preparer down; whoever waits gets Closed."""

@@ -38,10 +38,15 @@ async def pump(source: Any, sentinel: Any, deliver: Deliver) -> None:
         await _Reader(_blocking(source), sentinel, deliver).run()
         return
     try:
-        while (item := await read()) is not sentinel:
+        while not is_end(item := await read(), sentinel):
             await deliver(item)
     except _ENDS:
         return
+
+
+def is_end(item: Any, sentinel: Any) -> bool:
+    """Return whether an item says that nothing will come any more: a word that came from another process is a copy."""
+    return item is sentinel or (isinstance(sentinel, str | bytes | int) and bool(item == sentinel))
 
 
 def _awaitable(source: Any) -> Callable[[], Awaitable[Any]] | None:
@@ -155,7 +160,7 @@ class _Reader:
                     item = self._reading.read()
                 except queue.Empty:
                     continue
-                if item is self._sentinel:
+                if is_end(item, self._sentinel):
                     break
                 self._delivery = asyncio.run_coroutine_threadsafe(self._deliver(item), self._loop)
                 self._delivery.result()

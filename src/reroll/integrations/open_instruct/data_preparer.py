@@ -13,6 +13,7 @@ from reroll.errors import InvalidArgument
 from reroll.integrations.open_instruct.results import to_generation_result
 from reroll.prepare import GenerationResult, PackedBatch, PrepareConfig, Preparer, Prompts, StepData, pad
 from reroll.prepare.packed import to_tensors
+from reroll.prepare.sources import is_end
 
 
 @dataclass
@@ -156,7 +157,7 @@ def _converted(source: Any, sentinel: Any) -> Any:
     """Return a source of the same shape. Raises InvalidArgument for what is neither a queue nor an iterable."""
 
     def convert(item: Any) -> Any:
-        return item if item is sentinel else to_generation_result(item)
+        return item if is_end(item, sentinel) else to_generation_result(item)
 
     if source is None:
         return None

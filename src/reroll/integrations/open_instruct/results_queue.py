@@ -70,6 +70,7 @@ class ResultsQueue:
         if maxsize > 0:
             replay_buffer = replay_buffer.model_copy(update={"capacity": maxsize})
         self.buffer: Any = replay_buffer.build_blocking()
+        self._rejected_capacity = replay_buffer.for_task(_TASK).rejected_capacity
         self._screening: dict[str, Any] = {
             "filter_zero_std": filter_zero_std,
             "max_possible_score": max_possible_score,
@@ -106,7 +107,10 @@ class ResultsQueue:
             uid = self.buffer.put(group, _TASK, priority=priority, timeout=timeout if block else 0)
         except WaitTimeout as error:
             raise queue.Full from error
-        return uid is not None and group_status(group) is Status.COMPLETED
+        status = group_status(group)
+        if status is Status.ABORTED:
+            self._forget_old_aborted()
+        return uid is not None and status is Status.COMPLETED
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the next result; the sentinel when the queue was shut down and is empty.
@@ -152,6 +156,13 @@ class ResultsQueue:
         """
         self._has_ended = True
         self._close_if_over()
+
+    def _forget_old_aborted(self) -> None:
+        """Let the oldest go, as the buffer does with failed ones: nobody takes them from a queue to continue them."""
+        over = self.buffer.count(_TASK, Status.ABORTED) - self._rejected_capacity
+        if over > 0:
+            oldest = self.buffer.query({"status": Status.ABORTED}, order_by="uid", limit=over)
+            self.buffer.delete([row.uid for row in oldest])
 
     def _close_if_over(self) -> None:
         """Let those who still wait know that nothing is left for them."""

@@ -27,6 +27,8 @@ _NOTE: Final = "reroll"
 _NOTHING: Final = {"trained": 0, "end": 0, "open": (), "begun": (), "version": 0}
 _LOOK_S: Final = 0.25
 """How often a wait looks whether it is still wanted: TRL's queues cannot be woken."""
+_LATEST: Final = 1 << 16
+"""Among so many positions, the last ones, a group that did not come may still come."""
 
 
 class RerollRolloutWorker(TrainerCallback):
@@ -61,15 +63,14 @@ class RerollRolloutWorker(TrainerCallback):
         self.replay_buffer = config.model_copy(update={"max_age": age}).build_blocking()
         self._trainer, self._worker, self._group_size = trainer, trainer.rollout_worker, group_size
         self._is_durable = config.store is not None
-        self._step = self._first = 0
+        # The last training step, the first position, and how many samples of the first group that is lent are trained.
+        self._step = self._first = self._surplus = 0
         self._pool, self._stopping = ThreadPoolExecutor(1, "reroll-feed"), threading.Event()
-        # By TRL's number: the last training step, which is the version of reroll.
-        self._versions: dict[int, int] = {}
+        # By TRL's version, of those that were told and are not too old: the training step, which is the version of reroll.
+        self._told: dict[int, int] = {}
         # What is left of the group that was handed out last; and the position, size and lease of those not trained yet.
         self._left: deque[Any] = deque()
         self._lent: deque[tuple[int, int, Any]] = deque()
-        # How many samples of the first of them are trained.
-        self._surplus = 0
         self.metrics_queue = self._worker.metrics_queue
         self.rollout_buffer = trainer.rollout_worker = trainer.rollout_queue = self
         # Before TRL's own: the buffer goes back before the worker starts, and is told of uses before versions.
@@ -102,7 +103,8 @@ class RerollRolloutWorker(TrainerCallback):
 
     def update_model_version(self, model_version: int) -> None:
         """Advance the buffer."""
-        self._versions[model_version] = self._step
+        known = [*self._told.items(), (model_version, self._step)]
+        self._told = dict(known[-self._trainer.args.max_staleness - 2 :])
         self._worker.update_model_version(model_version)
         self.replay_buffer.advance(self._step)
 
@@ -176,7 +178,7 @@ class RerollRolloutWorker(TrainerCallback):
                 now, size = sample.group_id, self._group_size
                 if now in ended:
                     raise InvalidArgument(
-                        f"group {now} goes on after it was whole: group_size is for workers that mix groups of one size"
+                        f"group {now} goes on after it was whole: number groups in order, and give group_size if they mix"
                     )
                 groups.setdefault(now, []).append(sample)
                 whole = [n for n in groups if (len(groups[n]) == size if size else n != now)]
@@ -189,7 +191,7 @@ class RerollRolloutWorker(TrainerCallback):
         fits = budget <= 0 or all(len(sample.input_ids) <= budget for sample in samples)
         status = Status.COMPLETED if fits else Status.FILTERED  # else TRL drops the long sample alone
         group = [_rollout_of(sample, position, status) for sample in samples]
-        version = self._versions.get(samples[0].model_version, self._step)
+        version = self._told.get(samples[0].model_version, min(self._told.values(), default=self._step))
         while position not in self._known and not self._stopping.is_set():
             with suppress(WaitTimeout):
                 buffer.release(buffer.reserve(1, TASK, timeout=_LOOK_S))  # as soon as one more may come
@@ -197,12 +199,10 @@ class RerollRolloutWorker(TrainerCallback):
                 self._known.add(position)
 
 
-def _rollout_of(sample: Any, position: int, status: Status) -> Rollout:
+def _rollout_of(sample: Any, at: int, status: Status) -> Rollout:
     """Return a sample of the group at this position of the data, whatever it holds: lists or arrays."""
     score, told = score_of(sample.metrics.get("reward")), {"sample": sample}
-    return Rollout(
-        group_id=position, response_ids=sample.input_ids, reward=score, status=status, extra_fields=told
-    )
+    return Rollout(group_id=at, response_ids=sample.input_ids, reward=score, status=status, extra_fields=told)
 
 
 def _is_new(batch: Any) -> bool:
@@ -211,7 +211,7 @@ def _is_new(batch: Any) -> bool:
 
 
 class _Positions:
-    """All positions below an end but for some gaps: few, since groups come nearly in order."""
+    """All positions below an end but for some gaps: few, since groups come nearly in order, and old ones are closed."""
 
     def __init__(self, end: int = 0, *gaps: int) -> None:
         self.end, self.gaps = end, set(gaps)
@@ -221,6 +221,7 @@ class _Positions:
 
     def add(self, *positions: int) -> None:
         for position in positions:
-            self.gaps.update(range(self.end, position))
+            self.gaps.update(range(max(self.end, position - _LATEST), position))
             self.gaps.discard(position)
             self.end = max(self.end, position + 1)
+        self.gaps = {gap for gap in self.gaps if gap >= self.end - _LATEST}

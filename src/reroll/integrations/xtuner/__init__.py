@@ -24,13 +24,16 @@ from reroll.integrations.xtuner.group_rules import (
 from reroll.integrations.xtuner.old_checkpoint import convert_checkpoint
 from reroll.integrations.xtuner.policy import FIFOReplayPolicy, ReplayPolicy, StalenessReplayPolicy
 from reroll.integrations.xtuner.queries import (
+    QUERY_KEYS,
     BetweenNode,
     ConditionNode,
     LogicNode,
     LogicOperator,
     Operators,
     QueryDict,
+    QueryKey,
     QueryNode,
+    QueryType,
     ScalarNode,
     SetNode,
     parse_query,
@@ -46,6 +49,7 @@ from reroll.integrations.xtuner.stored import StorageItem
 from reroll.rollout import Status
 
 __all__ = [
+    "QUERY_KEYS",
     "AsyncReplayBufferConfig",
     "BetweenNode",
     "ConditionNode",
@@ -56,7 +60,9 @@ __all__ = [
     "Operators",
     "PandasStorage",
     "QueryDict",
+    "QueryKey",
     "QueryNode",
+    "QueryType",
     "ReplayBuffer",
     "ReplayPolicy",
     "RolloutState",

@@ -120,9 +120,12 @@ def _rollout(old: _Old) -> RolloutState:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value whose objects of xtuner, at any depth of lists and dicts, are dicts of what they held."""
+    """Return a value whose objects of xtuner, at any depth of lists and dicts, are dicts of what they held.
+
+    One that held a single `value` is that: an enum, or what stood where a reference of Ray was.
+    """
     if isinstance(value, _Old):
-        return _plain(value.held)
+        return _plain(value.held["value"] if value.held.keys() == {"value"} else value.held)
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list):

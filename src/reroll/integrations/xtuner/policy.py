@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Stalest
 from reroll.integrations.xtuner.extension_points import NotExtended
-from reroll.integrations.xtuner.queries import QueryDict, QueryNode
+from reroll.integrations.xtuner.queries import QueryType
 from reroll.integrations.xtuner.storage import StorageBackend
 from reroll.integrations.xtuner.stored import StorageItem
 
@@ -26,16 +26,14 @@ class ReplayPolicy(NotExtended, ABC):
         if item.item:
             await storage_backend.put(item)
 
-    async def get(
-        self, count: int, query: QueryDict | QueryNode, storage_backend: StorageBackend
-    ) -> list[list[Any]]:
+    async def get(self, count: int, query: QueryType, storage_backend: StorageBackend) -> list[list[Any]]:
         """Take up to so many items that satisfy a query out of a storage, in this order."""
         found = await storage_backend.get(query) if count > 0 else []
         taken = sorted(found, key=self.place)[: max(0, count)]
         await storage_backend.delete([item.uid for item in taken])
         return [item.item for item in taken]
 
-    async def count(self, query: QueryDict | QueryNode, storage_backend: StorageBackend) -> int:
+    async def count(self, query: QueryType, storage_backend: StorageBackend) -> int:
         """Return how many items of a storage satisfy a query."""
         return await storage_backend.count(query)
 

@@ -19,14 +19,19 @@ from reroll.rollout.sameness import same
 
 LogicOperator: TypeAlias = Literal["$and", "$or", "$not"]
 Operators: TypeAlias = Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$not_in", "$between"]
-QueryDict: TypeAlias = dict[str, Any]
+QueryKey: TypeAlias = str
+"""A field of an item, or a LogicOperator."""
+QueryDict: TypeAlias = dict[QueryKey, Any]
 """A query as plain dicts; ready nodes may stand in it wherever a query may."""
 
-QUERY_FIELDS = ("item", "uid", "timestamp_id", "task_name", "status", "staleness")
+QUERY_KEYS = ["item", "uid", "timestamp_id", "task_name", "status", "staleness"]
 
 
 class QueryNode:
     """A query: it holds for an item, or it does not."""
+
+
+QueryType: TypeAlias = QueryDict | QueryNode
 
 
 @dataclass(frozen=True)
@@ -175,8 +180,8 @@ def _checked(name: str, operator: str, operand: object, path: str) -> Query | No
         if operator in ("$in", "$not_in") and not isinstance(operand, list | tuple):
             raise QueryError(f"{path}: expected a list or tuple of groups, got {shown(operand)}")
         return None
-    if name not in QUERY_FIELDS:
-        raise QueryError(f"{path}: unknown field; {instead(name, (*QUERY_FIELDS, *LOGIC))}")
+    if name not in QUERY_KEYS:
+        raise QueryError(f"{path}: unknown field; {instead(name, (*QUERY_KEYS, *LOGIC))}")
     if name == "status":
         operand = all_ours(operand) if isinstance(operand, list | tuple) else ours(operand)
     return condition(name, FIELDS[name], operator, operand, path)

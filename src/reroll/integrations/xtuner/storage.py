@@ -7,7 +7,7 @@ from typing import Any
 import reroll
 from reroll.errors import InvalidArgument
 from reroll.integrations.xtuner.extension_points import NotExtended
-from reroll.integrations.xtuner.queries import QueryDict, QueryNode, parse_query
+from reroll.integrations.xtuner.queries import QueryType, parse_query
 from reroll.integrations.xtuner.stored import BufferGroups, OwnItems, StorageItem, Stored
 
 _COLUMNS = [column.name for column in fields(StorageItem)]
@@ -37,11 +37,11 @@ class StorageBackend(NotExtended):
         """Store a copy of an item under a new uid, never used before, and return that. Raises InvalidArgument."""
         return self._alone("put").put(item)
 
-    async def get(self, query: QueryDict | QueryNode) -> list[StorageItem]:
+    async def get(self, query: QueryType) -> list[StorageItem]:
         """Return the items that satisfy a query, in the order in which they came. Raises QueryError."""
         return await self._stored.find(parse_query(query))
 
-    async def count(self, query: QueryDict | QueryNode) -> int:
+    async def count(self, query: QueryType) -> int:
         """Return how many items satisfy a query. Raises QueryError."""
         return await self._stored.count(parse_query(query))
 
