@@ -8,6 +8,7 @@ from mmap import mmap
 
 import pytest
 import ray
+from ray.exceptions import ObjectLostError
 
 from ray_buffer.actors import Consumer, Producer, Unreadable, kill, last_heard, pid_of, shard_actor, total
 from ray_buffer.pool import buffer_of, own_buffer
@@ -146,6 +147,25 @@ async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
         ((_, error, _),) = await actor.calls.remote([as_parts(late, shares=False)])
         assert isinstance(error, TimeoutError)
         assert len(buffer) == 0
+
+
+async def test_a_reply_that_is_lost_with_its_node_is_asked_for_again():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        await buffer.put(group("a"), "t")
+        (line,) = buffer._spread.lines
+        alone, lost = line._alone, []
+
+        async def once_lost(request, deadline):
+            reply = await alone(request, deadline)
+            if not lost:
+                lost.append(reply)
+                raise ObjectLostError("00" * 28, None, "")
+            return reply
+
+        line._alone = once_lost
+        groups, _ = await buffer.take_batch({"t": 1})
+        assert (len(lost), names(groups["t"])) == (1, ["a"])
+        assert total(await buffer.ledger(), "consumed") == 1
 
 
 async def test_a_silent_shard_is_unreachable():

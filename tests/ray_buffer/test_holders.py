@@ -8,6 +8,7 @@ import ray
 from ray_buffer.actors import Consumer, last_heard, shard_actor
 from ray_buffer.pool import buffer_of
 from reroll import ReplayBufferConfig, StalenessWindow
+from reroll.ray.holders import Holders
 from reroll.ray.holding import heart
 from reroll.ray.wire import Holder, Request
 from reroll.testing.buffer.builders import group, names
@@ -42,6 +43,21 @@ async def test_what_is_used_up_or_over_is_held_by_nobody():
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(f"{held} things, and {heart._held}, are still held")
+
+
+async def test_what_cannot_be_given_back_is_given_back_later():
+    tries = []
+
+    async def give_back(thing):
+        tries.append(thing)
+        if len(tries) == 1:
+            raise OSError("no room on the disk, for a moment")
+
+    holders = Holders(give_back, lambda _: True, 0.02)  # nobody tells that it lives
+    holders.hold(Holder("gone"), ("lease", 1))
+    await holders._watches["gone"]
+    assert tries == [("lease", 1), ("lease", 1)]
+    assert not holders.heard("gone")
 
 
 async def test_what_was_got_again_since_a_shard_knew_of_nothing_is_still_held():

@@ -21,6 +21,7 @@ from reroll import (
     StalenessWindow,
     WaitTimeout,
 )
+from reroll.engine.ledger import closes
 from reroll.ray import handing
 from reroll.ray.calling import Line
 from reroll.ray.wire import Holder, put_in
@@ -100,6 +101,33 @@ async def test_a_group_comes_back_to_its_own_shard_whoever_granted_the_reservati
         assert total(await buffer.ledger(), "out") == 0
         new = await buffer.put(group("new"), "t", reservation=reservation)
         assert new % 3 == reservation.id % 3 + 1
+
+
+@pytest.mark.parametrize("window", [StalenessWindow(1, 12), None])
+async def test_a_put_id_is_stored_once_whoever_granted_the_reservation(window):
+    config = ReplayBufferConfig(sampler="fifo", rate_limiter=window)
+    with buffer_of(config, num_shards=3) as buffer:
+        wanted, lines = {"n": 2, "task_name": "t"}, buffer._spread.lines
+        reservations = [await line.call("reserve", wanted, holder=Holder("me")) for line in lines]
+        for name in range(4):
+            how = [*({"reservation": each} for each in reservations), {}]
+            how = how[name:] + how[:name]
+            uids = {await buffer.put(group(name), "t", put_id=f"id-{name}", **each) for each in how}
+            assert len(uids) == 1
+        assert await buffer.count("t", "completed") == 4
+        assert await asyncio.gather(*map(buffer.release, reservations)) == [0, 0, 0], (
+            "used up, wherever it went"
+        )
+        assert closes((await buffer.ledger())["t"])
+
+
+async def test_a_reservation_for_another_task_is_refused_whoever_granted_it():
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=3) as buffer:
+        for number in range(3):
+            reservation = await buffer.reserve(1, "t")
+            with pytest.raises(InvalidArgument, match="for task 't', not 'u'"):
+                await buffer.put(group("a"), "u", put_id=number, reservation=reservation)
+        assert len(buffer) == 0
 
 
 async def test_who_does_not_wait_gets_what_others_have_drawn_and_do_not_keep(monkeypatch):

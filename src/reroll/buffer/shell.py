@@ -15,7 +15,7 @@ from reroll.buffer.handed import Handed
 from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import Memory, read
-from reroll.buffer.reservations import Reservations
+from reroll.buffer.reservations import Reservation, Reservations
 from reroll.buffer.storable import Storable
 from reroll.buffer.watching import Watch
 from reroll.buffer.written import trusting_nothing
@@ -291,6 +291,17 @@ class Shell:
             for name, task in self._engine.tasks.items()
         }
         return f"{what()} timed out; nothing was changed. The buffer holds {tasks}"
+
+
+def settle_in(buffer: Shell, reservation: Reservation, put_id: Hashable) -> None:
+    """Let a reservation have one group less: the group was put elsewhere, and is told by its put id."""
+    if buffer._reservations.settle(reservation, put_id):  # noqa: SLF001  (of this module)
+        buffer._waits.wake()  # noqa: SLF001
+
+
+def knows_put(buffer: Shell, put_id: Hashable) -> bool:
+    """Return whether a put of this id was carried out in a buffer."""
+    return put_id in buffer._put_ids  # noqa: SLF001  (of this module)
 
 
 def open_in(buffer: Shell) -> tuple[Container[int], Container[int]]:

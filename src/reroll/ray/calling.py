@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     GetTimeoutError,
+    ObjectLostError,
     RayActorError,
     RaySystemError,
     RayTaskError,
@@ -145,7 +146,10 @@ class Line:
                     self._seen.append(request.id)  # to be carried out anew
                 except ActorDiedError as error:  # for good: it is started again after every other end
                     raise self._closed() from error
-                except RayActorError as error:
+                except (
+                    RayActorError,
+                    ObjectLostError,
+                ) as error:  # the latter of a reply whose node died with it
                     now = time.monotonic()
                     away_since = now if away_since is None else away_since
                     if now - away_since > self._patience_s or (deadline is not None and now > deadline):

@@ -70,13 +70,20 @@ class Holders:
                 self.settle(thing)  # its time was over, or it is used up
             if not self._things[holder.id]:
                 break
-            if not await self._is_alive(holder):
-                for thing in list(self._things[holder.id]):
-                    self.settle(thing)
-                    await self._give_back(thing)
-            else:
+            if await self._is_alive(holder) or not await self._gave_back_all(holder):
                 await asyncio.sleep(pause)
         del self._watches[holder.id], self._things[holder.id], self._heard[holder.id]
+
+    async def _gave_back_all(self, holder: Holder) -> bool:
+        """Give back what a dead holder had; return whether that could be done, or has to be tried again."""
+        try:
+            for thing in list(self._things[holder.id]):
+                await self._give_back(thing)
+                self.settle(thing)
+        except Exception as error:  # noqa: BLE001  (whatever it is, what is held must not stay so for ever)
+            _log.warning("what a dead holder had could not be given back yet: %s", error)
+            return False
+        return True
 
     async def _is_alive(self, holder: Holder) -> bool:
         if holder.actor is None:
@@ -84,7 +91,7 @@ class Holders:
         try:
             asked = holder.actor.__ray_call__.remote(
                 this_process
-            )  # waits while it is busy, and fails when it dies
+            )  # waits while it is busy, fails when it dies
             return bool(
                 await asked == holder.id
             )  # else it died and was started again since it was last asked

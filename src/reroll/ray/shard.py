@@ -18,7 +18,7 @@ from reroll.buffer.looking import report_of
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.report import Report
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.shell import open_in
+from reroll.buffer.shell import knows_put, open_in, settle_in
 from reroll.config import ReplayBufferConfig
 from reroll.engine.task import STATUS_CODE
 from reroll.errors import Closed, LeaseExpired, StoreLocked
@@ -68,12 +68,12 @@ _LOOK: Final = frozenset(
             "report",
             "save",
         ),
-        *("is_ready", "wait_ready", "available", "grown", "weight", "out"),
+        *("is_ready", "wait_ready", "available", "grown", "weight", "out", "knows_put"),
     )
 )
 """Verbs that change nothing."""
 _UNBOOKED: Final = frozenset(
-    ("lend", "draw", "claim", "nack", "trim", "end", "reserve", "release", "update_priorities")
+    ("lend", "draw", "claim", "nack", "trim", "end", "reserve", "release", "settle", "update_priorities")
 )
 """Verbs that change nothing which counts when the shard is lost: what was lent is lost as what was not."""
 _HELD: Final = frozenset(("lend", "draw", "reserve"))
@@ -361,6 +361,13 @@ class Shard:
     async def _do_out(self, uids: list[int]) -> list[int]:
         """Return which of these groups are out."""
         return [uid for uid in uids if uid in self._here.out]
+
+    async def _do_knows_put(self, put_id: Any) -> bool:
+        return knows_put(await self._open(), put_id)
+
+    async def _do_settle(self, reservation: Any, put_id: Any) -> None:
+        """Learn that a group for which something was reserved here went to another shard."""
+        settle_in(await self._open(), self._local(reservation), put_id)
 
     async def _do_report(self) -> Report:
         return report_of(await self._open())

@@ -54,7 +54,7 @@ class Spread:
         shares_memory: bool,
     ) -> None:
         self.lines = lines
-        self._beat_s = beat_s
+        self._config, self._beat_s = config, beat_s
         self._keeps_refs = keeps_refs
         self._scratch = Scratch(shared=shares_memory)
         self._dice = random.Random()
@@ -105,13 +105,17 @@ class Spread:
             "put_id": uuid.uuid4().hex if put_id is None else put_id,
         }
         own, reservation = await self._own_shard(arguments), arguments.get("reservation")
-        if own is not None and isinstance(reservation, Reservation) and self._granted_by(reservation) != own:
-            sent["reservation"] = None  # it comes back: what is out counts as running, whatever was reserved
+        granted_by = self._granted_by(reservation) if isinstance(reservation, Reservation) else own
+        if own != granted_by:  # where it is known, or no window is that could let it wait
+            sent["reservation"] = None
         if own is None and not isinstance(task, str):
             own = 0  # to be refused
         if own is not None:
             line = self.lines[own]
             stored: int | None = await line.call("put", sent, timeout=arguments.get("timeout"), together=True)
+            if granted_by is not None and granted_by != own:
+                settled = {"reservation": reservation, "put_id": sent["put_id"]}
+                await self.lines[granted_by].call("settle", settled)
             return stored
         await self._know_loads()
         timeout = 0.0
@@ -175,16 +179,23 @@ class Spread:
         carried, reservation = await self._carried(arguments["items"]), arguments.get("reservation")
         uid = arguments.get("uid")
         uid = carried if uid is None else uid
+        put_id, task, home = arguments.get("put_id"), arguments["task_name"], None
         if isinstance(reservation, Reservation):
             home = self._granted_by(reservation)
-            if not isinstance(uid, int) or self._shard_of(uid) == home:
-                return home
-            out = await self.lines[self._shard_of(uid)].call("out", {"uids": [uid]})
-            return self._shard_of(uid) if out else home
+            if reservation.task_name != task:
+                return home  # to be refused
         if isinstance(uid, int):
-            return self._shard_of(uid)
-        put_id = arguments.get("put_id")
-        return None if put_id is None else zlib.crc32(repr(put_id).encode()) % shards
+            own = self._shard_of(uid)
+            if home in (None, own) or await self.lines[own].call("out", {"uids": [uid]}):
+                return own
+        if put_id is None:
+            return home
+        always = zlib.crc32(repr(put_id).encode()) % shards
+        if not isinstance(task, str) or self._config.for_task(task).window() is None:
+            return always
+        # Only where it was reserved a group need not wait; so one that was put before may be anywhere.
+        known = await self.each("knows_put", [{"put_id": put_id}] * shards)
+        return known.index(True) if any(known) else always if home is None else home
 
     async def _know_loads(self) -> None:
         """Ask what the shards hold if nobody was heard of yet, for a while: replies tell it from then on."""
