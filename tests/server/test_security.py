@@ -143,6 +143,12 @@ def test_a_list_that_lets_nobody_in_is_refused(keys, text):
         locked(keys)
 
 
+@pytest.mark.parametrize("bind", ["5555", "127.0.0.1:5555", "*:5555", "udp://127.0.0.1:5555", ""])
+def test_what_is_no_address_is_told_how_one_looks(bind):
+    with pytest.raises(InvalidConfig, match=r"is no address to serve at; write tcp://127\.0\.0\.1:5555"):
+        Server(FIFO, bind)
+
+
 def test_half_of_the_keys_is_refused(keys):
     with pytest.raises(InvalidConfig, match="allow"):
         Server(FIFO, BIND, key=keys / "server.secret")

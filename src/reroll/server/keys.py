@@ -82,7 +82,7 @@ def check_can_be_open(bind: str) -> None:
 
 def is_local(address: str) -> bool:
     """Return whether only processes of this host can reach an address."""
-    if address.startswith(("ipc://", "inproc://")):
+    if address.startswith("ipc://"):
         return True
     host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     if host == "localhost":

@@ -75,6 +75,10 @@ class Server:
             raise InvalidConfig(
                 "give both, key and allow: who the server is, and who may connect; or neither"
             )
+        if not bind.startswith(("tcp://", "ipc://")):
+            raise InvalidConfig(
+                f"{bind!r} is no address to serve at; write tcp://127.0.0.1:5555, tcp://*:5555 or ipc:///tmp/buffer.sock"
+            )
         if key is None:
             check_can_be_open(bind)
         self._pair = None if key is None else read_pair(key)
