@@ -298,7 +298,7 @@ class Line:
             except RayActorError as error:
                 if time_left(deadline) == 0:
                     raise Unreachable(f"{self} is not started again within {timeout} s") from error
-                time.sleep(_RETRY_S[0])
+                time.sleep(_RETRY_S[0])  # Ray tells nobody when an actor is back
 
 
 def time_left(deadline: float | None) -> float | None:
