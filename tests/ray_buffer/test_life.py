@@ -145,6 +145,13 @@ async def test_buffers_of_one_name_in_two_namespaces_are_two():
             RayReplayBuffer.connect("twin", namespace=space)
 
 
+def test_shards_that_end_before_they_have_started_are_told():
+    with pytest.raises(Unreachable, match="ended before they had started; see whether"):
+        RayReplayBuffer.create(
+            ReplayBufferConfig(), name="brief", setup=lambda: os._exit(1), placement={"max_restarts": 0}
+        )
+
+
 async def test_who_calls_a_closed_buffer_is_told_its_name():
     with own_buffer(ReplayBufferConfig(), name="gone") as buffer:
         await buffer.put(group("a"), "t")

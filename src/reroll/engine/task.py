@@ -184,7 +184,7 @@ class Task:
         return (
             f"{self.may_start()} may start (step {self.advanced} done, version {self.serving} serves; {self.reserved} "
             f"reserved, {self.rolling} rolling, {aborted} aborted, {len(self.completed)} ready, {self.leased} leased, "
-            f"{self.consumed} consumed since)"
+            f"{self.consumed} consumed since the last advance())"
         )
 
     def advance(self, step: int, version: int | None) -> None:

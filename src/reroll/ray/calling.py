@@ -86,7 +86,7 @@ class Line:
             except ValueError as error:
                 raise Closed(
                     f"there is no buffer {self._buffer!r} in namespace {self._namespace!r}, or it was closed; one that another "
-                    "driver created is in that driver's namespace: name it"
+                    "driver created is in that driver's namespace: name it, as in connect(name, namespace=...)"
                 ) from error
         return self._actor
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.replay_buffer import ReplayBuffer
@@ -305,6 +305,10 @@ def _check_ready(actors: Sequence[Any], timeout: float) -> None:
     except GetTimeoutError as error:
         raise Unreachable(
             f"the shards did not start within {timeout} s: see whether a node has what `placement` asks for"
+        ) from error
+    except RayActorError as error:
+        raise Unreachable(
+            f"the shards ended before they had started; see whether this cluster is the one that was meant: {error}"
         ) from error
     for failure in failures:
         if failure is not None:
