@@ -1,5 +1,6 @@
 """ReplayBufferConfig: what a buffer or a table is made from; from code, a dict, YAML, TOML or JSON."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -82,22 +83,28 @@ _KEPT_STEPS = 64
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def read_config(kind: type[M], path: str | PathLike[str]) -> M:
-    """Return the configuration in a .yaml, .yml, .toml or .json file.
+def read_config(kind: type[M], path: str | PathLike[str], options: Mapping[str, Any] | None = None) -> M:
+    """Return the configuration in a .yaml, .yml, .toml or .json file; `options` replace those of the file.
 
-    Raises InvalidConfig for another ending, pydantic.ValidationError (a ValueError) for wrong contents.
+    The whole is validated once, after the options of the file and of the caller are merged. Raises InvalidConfig for another
+    ending, pydantic.ValidationError (a ValueError) for wrong contents.
     """
-    path = Path(path)
+    path, options = Path(path), options or {}
     match path.suffix:
         case ".toml":
             import tomllib  # noqa: PLC0415  (only for those who read TOML)
 
             try:
-                return kind.model_validate(tomllib.loads(path.read_text()))
+                return kind.model_validate(_merged(tomllib.loads(path.read_text()), options))
             except tomllib.TOMLDecodeError as error:
                 raise InvalidConfig(f"{path.name} is no TOML: {error}") from error
         case ".json":
-            return kind.model_validate_json(path.read_text())
+            if not options:
+                return kind.model_validate_json(path.read_text())
+            try:
+                return kind.model_validate_json(json.dumps(_merged(json.loads(path.read_text()), options)))
+            except json.JSONDecodeError as error:
+                raise InvalidConfig(f"{path.name} is no JSON: {error}") from error
         case ".yaml" | ".yml":
             try:
                 import yaml  # noqa: PLC0415  (optional)
@@ -109,8 +116,19 @@ def read_config(kind: type[M], path: str | PathLike[str]) -> M:
                 raise InvalidConfig(f"{path.name} is no YAML: {error}") from error
             if not isinstance(found or {}, dict):
                 raise InvalidConfig(f"{path.name}: a configuration is options and values, not {found!r}")
-            return kind.model_validate(found or {})
+            return kind.model_validate(_merged(found or {}, options))
     raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")
+
+
+def _merged(found: Any, options: Mapping[str, Any]) -> Any:
+    """Return the options of a file with those of the caller over them, part by part."""
+    if not isinstance(found, dict):
+        return found  # validation names the problem
+    parts = {
+        name: _merged(found.get(name) or {}, value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+    }
+    return {**found, **parts}
 
 
 class TaskConfig(BaseModel):

@@ -1,6 +1,7 @@
 """One question for all who look: nobody asks while nobody looks, and what is kept is bounded."""
 
 import asyncio
+import time
 from contextlib import aclosing
 
 from observe.groups import CONFIG, fill, group
@@ -90,3 +91,17 @@ async def test_a_buffer_that_does_not_answer_is_told_and_asked_again():
     assert (moment.stats, moment.ledger, moment.rates) == (None, {}, {})
     assert moment.error == "the buffer was closed"
     assert len(poll.history) == 2
+
+
+async def test_a_wall_clock_that_is_set_back_does_not_stop_the_poll(monkeypatch):
+    async with CONFIG.build() as buffer:
+        source = Counted(buffer)
+        poll = Poll(View(source, title="", kind="process"), interval_s=0.0)
+        first = await poll.now()
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() - 3600)
+        await fill(buffer)
+        second = await poll.now()
+        assert source.asked == 2
+        assert second.at >= first.at
+        assert second.rates[""].put_per_s > 0

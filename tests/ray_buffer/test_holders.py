@@ -1,6 +1,7 @@
 """Who holds leases and reservations keeps them while it lives, and only then."""
 
 import asyncio
+import time
 
 import pytest
 import ray
@@ -58,6 +59,24 @@ async def test_what_cannot_be_given_back_is_given_back_later():
     await holders._watches["gone"]
     assert tries == [("lease", 1), ("lease", 1)]
     assert not holders.heard("gone")
+
+
+async def test_a_shard_that_was_stopped_gives_nothing_back_of_a_holder_that_lives():
+    returned = []
+
+    async def give_back(thing):
+        returned.append(thing)
+
+    holders = Holders(give_back, lambda _: True, 1.0)
+    holders.hold(Holder("alive"), ("lease", 1))
+    await asyncio.sleep(0)  # it is watched
+    time.sleep(2.0)  # noqa: ASYNC251  (the shard is stopped; heartbeats wait to be read)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not returned
+    assert holders.heard("alive")
+    await holders._watches["alive"]  # then it is silent
+    assert returned == [("lease", 1)]
 
 
 async def test_what_was_got_again_since_a_shard_knew_of_nothing_is_still_held():

@@ -110,3 +110,24 @@ async def test_clients_save_only_where_the_server_says(host, tmp_path: Path):
     async with connect(host.start(config, "tcp://127.0.0.1:0", checkpoints=str(tmp_path))) as client:
         await client.resume("step-1")
         assert names(await client.get(1, "t", Status.COMPLETED)) == ["a"]
+
+
+FILES = {
+    "yaml": ("--config", "c.yaml", "sampler: fifo\nsync: disk\n"),
+    "json": ("--config", "c.json", '{"sampler": "fifo", "sync": "disk"}'),
+    "prepare": (
+        *("--prepare", "p.yaml"),
+        "global_batch_size: 2\npack_length: 64\nreplay_buffer:\n  sync: disk\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("option", "name", "text"), FILES.values(), ids=FILES)
+def test_the_store_of_the_command_line_and_the_options_of_the_file_are_one_configuration(
+    tmp_path, option, name, text
+):
+    (tmp_path / name).write_text(text)
+    with Program(option, str(tmp_path / name), "--store", str(tmp_path / "store")) as server:
+        with connect_blocking(server.address) as client:
+            assert client.health()["is_durable"]
+        assert server.stop() == 0

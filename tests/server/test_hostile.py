@@ -25,6 +25,7 @@ from reroll.remote.values import to_bytes
 from reroll.server import Limits
 from reroll.server.wire import HEAD, MAGIC, VERSION, Call, Malformed, ToServer, frames_of, read_to_server
 from reroll.testing.buffer.builders import group, names
+from server.program import Program
 from server.waiting import until
 
 FIFO = ReplayBufferConfig(sampler="fifo", capacity=100)
@@ -196,6 +197,20 @@ async def test_another_version_is_told(server, raw):
     assert told.startswith(HEAD + b"refused")
     assert b"protocol" in told
     await check_alive(server)
+
+
+async def test_the_log_is_not_flooded_by_another_version(tmp_path):
+    log = tmp_path / "log"
+    with Program(log=log) as program:
+        peer = Raw(program.address)
+        for _ in range(5000):
+            peer.send(MAGIC + bytes([VERSION + 1]) + b"whatever")
+        for _ in range(1000):  # those that wait longer may be dropped
+            await peer.answers()
+        peer.close()
+        assert program.stop() == 0
+    lines = [line for line in log.read_text().splitlines() if " refused " in line]
+    assert 1 <= len(lines) < 100
 
 
 async def test_a_client_of_another_version_raises(monkeypatch, server):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from reroll.cli.ending import fail, in_words
 from reroll.cli.watching import TokenFile, page_of
-from reroll.config import ReplayBufferConfig
+from reroll.config import ReplayBufferConfig, read_config
 from reroll.errors import InvalidArgument, RerollError, WaitTimeout
 from reroll.waiting import on_signal
 
@@ -155,17 +155,19 @@ def keygen(
 
 
 def _configs(config: Path | None, store: Path | None, prepare: Path | None) -> tuple[ReplayBufferConfig, Any]:
-    """Return the buffer that is served, and what is prepared from it."""
+    """Return the buffer that is served, and what is prepared from it; `store` replaces the one of the file."""
+    options = {} if store is None else {"store": str(store)}
     preparing = None
     if prepare is not None:
         from reroll.prepare import PrepareConfig  # noqa: PLC0415
 
-        preparing = PrepareConfig.from_file(prepare)
+        own = {"replay_buffer": options} if options and config is None else None
+        preparing = read_config(PrepareConfig, prepare, own)
     if config is not None:
-        buffer = ReplayBufferConfig.from_file(config)
-    else:
-        buffer = ReplayBufferConfig(sampler="fifo") if preparing is None else preparing.buffer_config()
-    return (buffer if store is None else buffer.model_copy(update={"store": store})), preparing
+        return read_config(ReplayBufferConfig, config, options), preparing
+    if preparing is not None:
+        return preparing.buffer_config(), preparing
+    return ReplayBufferConfig(sampler="fifo", store=store), None
 
 
 def _add_preparer(server: "Server", config: Any) -> None:

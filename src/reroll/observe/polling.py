@@ -36,7 +36,7 @@ class Moment(NamedTuple):
     """What was seen at one time."""
 
     at: float
-    """Seconds since 1970."""
+    """Seconds since 1970, which never go back: those of the wall clock when the poll began, and the time since."""
     stats: Stats | None
     """None: the buffer did not answer."""
     ledger: dict[str, dict[str, Amount]]
@@ -65,6 +65,7 @@ class Poll:
         self._asking: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._is_over = False
+        self._began = time.time() - time.monotonic()
 
     @property
     def latest(self) -> Moment | None:
@@ -75,7 +76,7 @@ class Poll:
         """Return a moment that is not older than the interval; those who ask at the same time share it."""
         async with self._turn:
             latest = self.latest
-            if latest is None or time.time() - latest.at >= self._interval_s:
+            if latest is None or self._time() - latest.at >= self._interval_s:
                 latest = await self._ask()
             return latest
 
@@ -109,6 +110,10 @@ class Poll:
         for news in self._viewers:
             news.set()
 
+    def _time(self) -> float:
+        """Return the time in a clock that a change of the system's time does not move."""
+        return self._began + time.monotonic()
+
     async def _keep_asking(self) -> None:
         while True:
             started = time.monotonic()
@@ -122,9 +127,9 @@ class Poll:
             stats = await self.view.stats()
             ledger = await self.view.ledger()
         except (RerollError, OSError) as error:
-            moment = Moment(time.time(), None, {}, {}, str(error))
+            moment = Moment(self._time(), None, {}, {}, str(error))
         else:
-            at = time.time()
+            at = self._time()
             moment = Moment(at, stats, ledger, _rates(before, at, stats, ledger))
         self.history.append(moment)
         for news in self._viewers:

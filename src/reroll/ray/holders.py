@@ -71,8 +71,15 @@ class Holders:
             if not self._things[holder.id]:
                 break
             if await self._is_alive(holder) or not await self._gave_back_all(holder):
-                await asyncio.sleep(pause)
+                await self._sleep(holder, pause)
         del self._watches[holder.id], self._things[holder.id], self._heard[holder.id]
+
+    async def _sleep(self, holder: Holder, pause: float) -> None:
+        """Sleep. A shard that was stopped, or busy, did not listen for that long: the holder gets the same time again."""
+        started = time.monotonic()
+        await asyncio.sleep(pause)
+        now = time.monotonic()
+        self._heard[holder.id] = min(now, self._heard[holder.id] + now - started - pause)
 
     async def _gave_back_all(self, holder: Holder) -> bool:
         """Give back what a dead holder had; return whether that could be done, or has to be tried again."""

@@ -81,6 +81,14 @@ class Port:
         if not left:
             self._schedule()
 
+    async def read_waiting(self, peers: int) -> None:
+        """Read until every peer that has sent something was read from once: ZeroMQ takes turns among its peers."""
+        for _ in range(peers // _AT_ONCE + 1):
+            if self._is_closed or not self._has_mail():
+                return
+            self.read()
+            await asyncio.sleep(0)
+
     def _flush(self) -> None:
         while self._unsent:
             try:

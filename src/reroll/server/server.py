@@ -44,6 +44,9 @@ _UNREAD: Final = 4
 _FAREWELL_S: Final = 2.0
 """How long the last answers have to leave when the server stops."""
 
+_TOLD_EVERY_S: Final = 1.0
+"""Seconds between two log lines of the same kind that any peer can cause."""
+
 
 class Server:
     """A buffer that others reach over tcp or ipc; see `reroll.connect`."""
@@ -102,11 +105,13 @@ class Server:
         self._gate: Gate | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._chores: set[asyncio.Task[None]] = set()
-        self._told_of_malformed_at = -1.0
+        self._told: dict[str, float] = {}
         self.address = bind
         """Where it is, once it has started."""
         self.malformed = 0
         """Messages that could not be read."""
+        self.refused = 0
+        """Messages of another version of the protocol."""
 
     def add_service(self, name: str, service: Service) -> None:
         """Serve something else beside the buffer: clients `ask("name.verb", {...})`."""
@@ -296,20 +301,28 @@ class Server:
                 self._port.send(session.mail(length, self._limits.max_message_bytes))
 
     def _refuse(self, identity: bytes, version: int) -> None:
-        log.warning("refused", extra={"reason": "protocol", "version": version})
+        self.refused += 1
+        if self._may_tell("refused"):
+            log.warning("refused", extra={"reason": "protocol", "version": version, "count": self.refused})
         assert self._port is not None  # noqa: S101  (it received something)
         text = f"this server speaks protocol {VERSION}, and the client speaks {version}; install the same reroll on both sides"
         self._port.send([identity, *refusal(text)])
 
     def _count_malformed(self, identity: bytes, reason: str) -> None:
         self.malformed += 1
-        now = time.monotonic()
-        if now - self._told_of_malformed_at > 1.0:  # however many there are
-            self._told_of_malformed_at = now
+        if self._may_tell("malformed"):
             log.warning(
                 "malformed message",
                 extra={"client": identity.hex()[:12], "reason": reason[:200], "count": self.malformed},
             )
+
+    def _may_tell(self, kind: str) -> bool:
+        """Return whether the log may have a line of this kind: one a second, however many messages there are."""
+        now = time.monotonic()
+        if now - self._told.get(kind, -_TOLD_EVERY_S) < _TOLD_EVERY_S:
+            return False
+        self._told[kind] = now
+        return True
 
     # --- clients come and go
 
@@ -333,9 +346,16 @@ class Server:
     async def _sweep(self) -> None:
         """End the sessions of clients that are silent for too long, and forget what others do not hold any more."""
         ttl = self._limits.client_ttl_s
+        looked_at = time.monotonic()
         while True:
             await asyncio.sleep(ttl / 4)
-            now = time.monotonic()
+            # A server that was stopped, or busy, did not listen for that long: its clients get the same time again.
+            late = time.monotonic() - looked_at - ttl / 4
+            if self._port is not None:
+                await self._port.read_waiting(2 * len(self._sessions))
+            looked_at = now = time.monotonic()
+            for session in self._sessions.values():
+                session.heard_at = min(now, session.heard_at + late)
             for session in list(self._sessions.values()):
                 if now - session.heard_at > ttl:
                     await self._end(session)
