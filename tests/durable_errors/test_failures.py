@@ -163,6 +163,59 @@ def test_files_that_may_not_grow(make, tmp_path):
     assert again.take_all() == [1]
 
 
+THREADS = """
+import os, resource, signal, threading, time
+from durable_errors.samples import TASK, config, group
+from reroll import StoreFailed
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+buffer = config(store=sys.argv[1]).build_blocking()
+acknowledged, raised = [], []
+
+def until_it_fails(call):
+    try:
+        while True:
+            call()
+    except StoreFailed as error:
+        raised.append(error)
+
+def producer(numbers):
+    def put():
+        number = next(numbers)
+        buffer.put(group(number, tokens=5_000), TASK)
+        acknowledged.append(number)
+    return put
+
+calls = [producer(iter(range(first, 10_000, 4))) for first in range(1, 5)]
+calls.append(lambda: buffer.take_batch({"another task": 1}, wait=True))
+calls.append(lambda: buffer.wait_ready({"another task": 1}))
+threads = [threading.Thread(target=until_it_fails, args=(call,), daemon=True) for call in calls]
+for thread in threads:
+    thread.start()
+deadline = time.monotonic() + 60
+for thread in threads:
+    thread.join(max(0, deadline - time.monotonic()))
+if any(thread.is_alive() for thread in threads):
+    os._exit(1)  # the exit would wait for a store that waits
+assert all(error is raised[0] for error in raised)
+try:
+    buffer.close()
+except StoreFailed:
+    print(*sorted(acknowledged))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="limits of file sizes are POSIX")
+def test_a_full_disk_fails_every_thread(make, tmp_path):
+    with start(THREADS, tmp_path) as process:
+        acknowledged = list(map(int, process.communicate()[0].split()))
+    assert process.returncode == 0
+    assert acknowledged
+    again = make(store=tmp_path)
+    check_books(again)
+    assert again.take_all() == acknowledged
+
+
 def test_a_directory_that_cannot_be_written_to(make, tmp_path, read_only):
     directory = saved(make, tmp_path / "saved")
     read_only(directory)

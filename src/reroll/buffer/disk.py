@@ -165,9 +165,14 @@ class Disk:
             self._references.hold(uid, encoded.held)
             self._count(uid, int(self._groups.engine.columns.num_bytes[slot]))
 
+    @property
+    def error(self) -> RerollError | None:
+        """The error after which nothing is written any more, or None."""
+        return self._error or self.store.error
+
     def raise_if_failed(self) -> None:
         """Raise StoreFailed if nothing can be written any more."""
-        if (error := self._error or self.store.error) is not None:
+        if (error := self.error) is not None:
             raise error
 
     async def written(self) -> None:
@@ -252,8 +257,9 @@ class Disk:
             self.raise_if_failed()
             self.store.write(self._gather(commit), lambda error: self._done(commit, error))
         except Exception as error:  # noqa: BLE001  (whatever it was, whoever waits is told)
-            self._error = self._error or failed(error, self.store.path)
-            self._done(commit, self._error)
+            self._error = commit.error = self._error or failed(error, self.store.path)
+            commit.is_over = True
+            self._waits.soon(self._finish)  # not posted: this thread runs the buffer already
 
     def _done(self, commit: _Commit, error: BaseException | None) -> None:
         """Learn, in the thread of the store, that a commit is over."""
@@ -268,6 +274,8 @@ class Disk:
         if commit.error is None:
             self.settle(commit.groups.values())
         commit.signal.set()
+        if commit.error is not None:
+            self._waits.wake()  # calls that wait for groups or room raise the error too
         if self._next is not None:
             self._start()
 

@@ -269,12 +269,15 @@ class Shell:
     ) -> bool:
         waited = await self._waits.until(
             queues,
-            lambda: self._closed or self._is_possible(possible),
+            lambda: self._closed or self._has_failed() or self._is_possible(possible),
             deadline,
             lambda: self._timed_out(what),
         )
         self._check_open()
         return waited
+
+    def _has_failed(self) -> bool:
+        return self._disk is not None and self._disk.error is not None
 
     def _is_possible(self, possible: Callable[[], bool]) -> bool:
         if self._next_event() is not None:
