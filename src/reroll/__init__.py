@@ -9,7 +9,7 @@ from reroll.buffer.read_only import ReadOnlyBuffer, open_readonly
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.stats import Stats
-from reroll.engine.ledger import Amount
+from reroll.engine.ledger import Amount, Dropped
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
 from reroll.engine.rows import Row
 from reroll.engine.selectors.specs import (
@@ -74,6 +74,7 @@ __all__ = [
     "Closed",
     "CorruptData",
     "DictRollout",
+    "Dropped",
     "Fifo",
     "Freshest",
     "InvalidArgument",

@@ -24,6 +24,7 @@ from reroll.buffer.put import GroupRules
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.signals import SignalName
 from reroll.engine.engine import Engine
+from reroll.engine.ledger import Dropped
 from reroll.engine.limiters import LIMITERS, Limiter, MinSize, limiter_of, limiter_options
 from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, selector_spec, spec_options
 from reroll.engine.task import TaskSettings
@@ -212,6 +213,10 @@ class ReplayBufferConfig(TaskConfig):
         max_uncommitted_steps: for how many training steps what they consumed is kept, until `commit`, so that `rewind`
             can undo it; 0: not at all; None: 64 with a store, else 0.
         put_id_history: how many put ids are remembered.
+        on_drop: a function that is called with a list of `Dropped(uid, task_name, group_id, reason)` for groups that left
+            the buffer without having been trained; `reason` is their bucket in the ledger. It runs in the process that holds
+            the buffer, after the change and outside of any lock; its exceptions are logged. Files and `model_dump` leave
+            it out.
         allow_pickle: whether objects of unregistered types are pickled when they are stored, and unpickled when they are
             read. Unpickling runs code: only for files that nobody else can write.
 
@@ -227,6 +232,7 @@ class ReplayBufferConfig(TaskConfig):
     on_corrupt: Literal["raise", "skip"] = "raise"
     max_uncommitted_steps: Annotated[int, Field(ge=0)] | None = None
     put_id_history: _Count = 65_536
+    on_drop: Callable[[list[Dropped]], object] | None = Field(default=None, exclude=True)
     allow_pickle: bool = False
 
     @field_validator("store", mode="before")
@@ -304,7 +310,11 @@ class ReplayBufferConfig(TaskConfig):
 
         For shells of one's own: `build` and `build_blocking` are made so. Raises InvalidConfig for what can never proceed.
         """
-        options = {"put_id_history": self.put_id_history, "allow_pickle": self.allow_pickle}
+        options = {
+            "put_id_history": self.put_id_history,
+            "allow_pickle": self.allow_pickle,
+            "on_drop": self.on_drop,
+        }
         if self.store is None:
             return make(self._groups(), options)
         kept = {"max_resident_bytes": self.max_resident_bytes, "on_corrupt": self.on_corrupt}

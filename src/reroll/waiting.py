@@ -29,6 +29,7 @@ class Waits(Protocol):
     """What a shell needs to wait."""
 
     next_event: Callable[[], float | None]
+    report: "Callable[[], Callable[[], None] | None]"
 
     async def until(
         self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
@@ -40,6 +41,9 @@ class Waits(Protocol):
 
     def wake(self) -> None:
         """Wake whoever may go on. Call it after every change."""
+
+    def flush(self) -> None:
+        """Report changes to the user, unless a lock is held. `wake` does it too."""
 
     def look_again(self) -> None:
         """Let sleepers ask anew when the next event is. Call it when it may have come closer."""
@@ -83,6 +87,8 @@ class _Line:
         self._queues: dict[Hashable, deque[_Waiter]] = {}
         self.next_event: Callable[[], float | None] = _never
         """When, by `time.monotonic`, something changes by itself: sleepers look again then."""
+        self.report: Callable[[], Callable[[], None] | None] = _no_report
+        """Returns a call that reports changes to the user, None without any. The call is made outside of any lock."""
 
     def look_again(self) -> None:
         """Wake everybody, since the next event may have come closer."""
@@ -156,6 +162,13 @@ class ThreadWaits(_Line):
         self._enter(waiter)
         try:
             while not self._may_go(waiter):
+                if (report := self.report()) is not None:
+                    self._lock.release()
+                    try:
+                        report()
+                    finally:
+                        self._lock.acquire()
+                    continue
                 left = self._time_left(deadline, what)
                 condition.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
         finally:
@@ -167,6 +180,9 @@ class ThreadWaits(_Line):
     ) -> bool:
         # A blocking buffer drives its coroutines in the caller's thread, so blocking here is what is wanted.
         return self.block(queues, possible, deadline, what)
+
+    def flush(self) -> None:
+        pass  # the lock is held; the caller's thread reports when it has released it
 
     def signal(self) -> "Signal":
         return _ThreadSignal(self._lock)
@@ -215,6 +231,14 @@ class LoopWaits(_Line):
         super().__init__()
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def wake(self) -> None:
+        super().wake()
+        self.flush()
+
+    def flush(self) -> None:
+        if (report := self.report()) is not None:
+            report()
+
     async def until(
         self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
     ) -> bool:
@@ -228,6 +252,9 @@ class LoopWaits(_Line):
         self._enter(waiter)
         try:
             while not self._may_go(waiter):
+                if (report := self.report()) is not None:
+                    report()
+                    continue
                 left = self._time_left(deadline, what)
                 woken: asyncio.Future[None] = loop.create_future()
                 waiter.wake = lambda woken=woken: None if woken.done() else woken.set_result(None)  # type: ignore[misc]
@@ -334,4 +361,8 @@ def _nothing() -> None:
 
 
 def _never() -> float | None:
+    return None
+
+
+def _no_report() -> Callable[[], None] | None:
     return None

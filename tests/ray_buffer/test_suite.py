@@ -89,6 +89,7 @@ _OF_ONE_SHARD = {
         "test_a_group_that_comes_back_and_is_evicted_at_once_leaves_the_others_alone",
         "test_only_the_newest_rejected_groups_stay",
         "test_every_group_is_in_one_bucket",
+        "test_on_drop_reports_groups_that_a_newcomer_evicts",
         "test_a_put_waits_for_room",
         "test_only_completed_groups_wait",
         "test_a_remover_makes_room",

@@ -10,6 +10,7 @@ from typing import Any
 
 from reroll import ReplayBufferConfig, Server
 from reroll.server import Limits
+from reroll.testing.buffer.drops import DropLog
 
 
 async def serve(lines: asyncio.StreamReader) -> None:
@@ -22,6 +23,9 @@ async def serve(lines: asyncio.StreamReader) -> None:
         else:
             limits = Limits(**order["limits"])
             config = ReplayBufferConfig.model_validate_json(order["config"])
+            if "on_drop" in order:
+                path, fails = order["on_drop"]
+                config = config.model_copy(update={"on_drop": DropLog(path, fails=fails)})
             server = await Server(config, order["bind"], limits=limits, **order["options"]).start()
             servers[server.address] = server
             answer = server.address

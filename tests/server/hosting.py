@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reroll import ReplayBufferConfig
+from reroll.testing.buffer.drops import DropLog
 
 HOST = Path(__file__).with_name("host.py")
 
@@ -28,6 +29,8 @@ class Host:
     def start(self, config: ReplayBufferConfig, bind: str, *, limits: Any = None, **options: Any) -> str:
         """Start a server and return its address."""
         order = {"config": config.model_dump_json(), "bind": bind, "limits": limits or {}, "options": options}
+        if isinstance(config.on_drop, DropLog):
+            order["on_drop"] = [config.on_drop.path, config.on_drop.fails]
         address: str = self._order(order)
         return address
 

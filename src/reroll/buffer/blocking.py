@@ -29,12 +29,23 @@ def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a verb of a blocking buffer awaited something else than its waits")
 
 
-def under(lock: threading.Lock) -> Run:
-    """Return how a coroutine, which waits only where the lock is released, is run in the caller's thread."""
+def under(lock: threading.Lock, waits: ThreadWaits) -> Run:
+    """Return how a coroutine, which waits only where the lock is released, is run in the caller's thread.
+
+    Changes are reported to the user after the lock is released.
+    """
 
     def run(coroutine: Coroutine[Any, Any, T]) -> T:
-        with lock:
-            return _completed(coroutine)
+        report = None
+        try:
+            with lock:
+                try:
+                    return _completed(coroutine)
+                finally:
+                    report = waits.report()
+        finally:
+            if report is not None:
+                report()
 
     return run
 
@@ -44,8 +55,9 @@ class BlockingReplayBuffer:
 
     def __init__(self, groups: Groups, **options: Any) -> None:
         self._lock = threading.Lock()
-        self._run = under(self._lock)
-        self._target = ReplayBuffer(groups, ThreadWaits(self._lock), **options)
+        waits = ThreadWaits(self._lock)
+        self._run = under(self._lock, waits)
+        self._target = ReplayBuffer(groups, waits, **options)
 
     put = blocking(ReplayBuffer.put)
     reserve = blocking(ReplayBuffer.reserve)

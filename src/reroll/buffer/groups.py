@@ -274,7 +274,9 @@ class Groups(HandOuts):
         if put.continues is None or not self._is_out(
             put.continues
         ):  # given up while the put waited: then it is new
-            slot, gone = self.engine.insert(put.task, put.row(decision), decision.code, admitted=True)
+            slot, gone = self.engine.insert(
+                put.task, put.row(decision), decision.code, admitted=True, group_id=put.summary.group_id
+            )
             uid = self.engine.last_uid
         else:
             uid = put.continues

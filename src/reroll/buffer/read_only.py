@@ -34,11 +34,9 @@ _SETTINGS = TaskSettings(sampler=Fifo())
 class _Look(Looking):
     """The verbs that only look, over a file."""
 
-    def __init__(self, saved: Saved, lock: threading.Lock, *, allow_pickle: bool) -> None:
+    def __init__(self, saved: Saved, waits: ThreadWaits, *, allow_pickle: bool) -> None:
         engine = Engine(lambda _: _SETTINGS)
-        super().__init__(
-            Groups(engine, lambda _: GroupRules(), None), ThreadWaits(lock), allow_pickle=allow_pickle
-        )
+        super().__init__(Groups(engine, lambda _: GroupRules(), None), waits, allow_pickle=allow_pickle)
         self._saved = saved
         memory = read(saved)
         if memory is not None:  # a durable buffer that nothing was put into has no state yet
@@ -89,8 +87,9 @@ class ReadOnlyBuffer:
 
     def __init__(self, saved: Saved, *, allow_pickle: bool = False) -> None:
         self._lock = threading.Lock()
-        self._run = under(self._lock)
-        self._target = _Look(saved, self._lock, allow_pickle=allow_pickle)
+        waits = ThreadWaits(self._lock)
+        self._run = under(self._lock, waits)
+        self._target = _Look(saved, waits, allow_pickle=allow_pickle)
         self._path = saved.path
 
     count_where = blocking(Looking.count_where)

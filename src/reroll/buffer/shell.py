@@ -1,5 +1,6 @@
 """What all verbs of a buffer share: it is open, time passes, and they wait. The only place that waits."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
@@ -19,12 +20,15 @@ from reroll.buffer.reservations import Reservation, Reservations
 from reroll.buffer.storable import Storable
 from reroll.buffer.watching import Watch
 from reroll.buffer.written import trusting_nothing
+from reroll.engine.ledger import Dropped
 from reroll.engine.rewinding import bring_home
 from reroll.engine.state import restore, write_off
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
 from reroll.store import Store
 from reroll.waiting import Waits
+
+_log = logging.getLogger("reroll")
 
 
 class Shell:
@@ -40,6 +44,7 @@ class Shell:
         on_corrupt: Damaged = "raise",
         put_id_history: int = 65_536,
         allow_pickle: bool = False,
+        on_drop: Callable[[list[Dropped]], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._groups = groups
@@ -55,6 +60,10 @@ class Shell:
         self._disk: Disk | None = None
         self._allow_pickle = allow_pickle
         self._storable = Storable(allow_pickle=allow_pickle)
+        self._on_drop = on_drop
+        if on_drop is not None:
+            self._engine.dropped = []
+            waits.report = self._drop_report
         waits.next_event = self._next_event
         groups.flow.started = clock()
         if store is not None:
@@ -103,6 +112,8 @@ class Shell:
                     write_off(self._engine)
         except BaseException:
             vars(self._engine).update(before)
+            if self._engine.dropped:
+                self._engine.dropped = []
             raise
         self._groups.restore(memory.groups)
         self._groups.flow.restore(memory.small["flow"])
@@ -126,8 +137,24 @@ class Shell:
             "returned": sorted(self._groups.out.returned),
         }
 
+    def _drop_report(self) -> Callable[[], None] | None:
+        """Return a call that gives the groups dropped since the last report to `on_drop`, None without any."""
+        dropped, on_drop = self._engine.dropped, self._on_drop
+        if not dropped or on_drop is None:
+            return None
+        self._engine.dropped = []
+
+        def report() -> None:
+            try:
+                on_drop(dropped)
+            except Exception:  # noqa: BLE001  (of the user's function)
+                _log.exception("on_drop failed for %d dropped groups; the buffer goes on", len(dropped))
+
+        return report
+
     async def _written(self) -> None:
         """Return when all that changed so far is on disk, where it is kept there."""
+        self._waits.flush()
         if self._disk is not None:
             await self._disk.written()
 
@@ -167,6 +194,7 @@ class Shell:
         for given in handed:
             self._groups.let_go(given)
             self._disk.settle(given.groups)
+        self._waits.flush()
         return shown
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -103,7 +103,13 @@ class Engine(Moves):
         return found
 
     def insert(
-        self, task: Task, values: Mapping[str, float], status: int = COMPLETED, *, admitted: bool = False
+        self,
+        task: Task,
+        values: Mapping[str, float],
+        status: int = COMPLETED,
+        *,
+        admitted: bool = False,
+        group_id: Any = None,
     ) -> Inserted:
         """Insert a group; its columns are `values`. COMPLETED ones wait: WouldBlock while limiter or room forbid it.
 
@@ -112,7 +118,7 @@ class Engine(Moves):
         """
         if status == COMPLETED and not admitted:
             self.check_admission(task, int(values.get("num_bytes", 0)))
-        slot = self._write(task, values)
+        slot = self._write(task, values, group_id)
         return Inserted(slot, self._settle(task, status, slot))
 
     def check_admission(self, task: Task, num_bytes: int = 0) -> None:
@@ -254,8 +260,7 @@ class Engine(Moves):
             self.retire(task, status, part, "deleted")
         for task, _, part in self.by_pool(slots[out]):
             task.rolling -= len(part)
-            task.ledger.move("out", "deleted", self.amount(part))
-            self.columns.release(part)
+            self.leave(task, part, "out", "deleted")
 
     def lose(self, slots: IntArray) -> None:
         """Give up rows whose data are damaged, wherever they are."""
@@ -266,7 +271,6 @@ class Engine(Moves):
             self.retire(task, status, rows[inside], "lost")
             for place in (OUT, LEASED, UNCOMMITTED):
                 part = rows[~inside][columns.place[rows[~inside]] == place]
-                task.ledger.move(PLACES[place], "lost", self.amount(part))
                 if place == UNCOMMITTED:
                     task.log.unkeep(part)
                 elif status == COMPLETED:
@@ -276,7 +280,7 @@ class Engine(Moves):
                     task.rolling -= len(part)
                 if place == LEASED and task.settings.remover is None and status not in REJECTED:
                     task.num_bytes -= int(columns.num_bytes[part].sum())
-                columns.release(part)
+                self.leave(task, part, PLACES[place], "lost")
 
     def reset(self) -> None:
         """Delete everything; limiters start anew, the ledger does not."""

@@ -1,7 +1,7 @@
 """Where every group and every token is, or how it left: `put` equals the sum of all other buckets, always."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 PUT: Final = "put"
 BUCKETS: Final = (
@@ -32,6 +32,16 @@ class Amount(NamedTuple):
 
     def minus(self, other: "Amount") -> "Amount":
         return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2], self[3] - other[3])
+
+
+class Dropped(NamedTuple):
+    """A group that left the buffer before it was trained."""
+
+    uid: int
+    task_name: str
+    group_id: Any
+    reason: str
+    """The ledger bucket that the group moved to: expired, evicted, deleted, failed, filtered or lost."""
 
 
 class Ledger:

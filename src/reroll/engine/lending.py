@@ -96,8 +96,7 @@ def acknowledge(engine: Engine, slots: IntArray, steps: Steps) -> Settled:
             task.leased -= len(done)
             gone.append(engine.use_up(task, done, steps.get(task.name), PLACES[LEASED]))
         else:
-            task.ledger.move("leased", STATUSES[status].value, engine.amount(done))
-            columns.release(done)
+            engine.leave(task, done, "leased", STATUSES[status].value)
             gone.append(done)
     return Settled(np.concatenate(gone), np.concatenate(out), slots[:0])
 

@@ -4,6 +4,7 @@ These are the steps that the engine's verbs are made of. None of them decides, a
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from reroll.engine.columns import (
     Columns,
     IntArray,
 )
-from reroll.engine.ledger import Amount
+from reroll.engine.ledger import Amount, Dropped
 from reroll.engine.task import (
     COMPLETED,
     REJECTED,
@@ -50,6 +51,8 @@ class Moves:
         """Which of how many shards this is: uids are never those of another."""
         self.last_use = 0  # the number of the last use that was noted
         self.last_tick = 0  # of the clock that orders inserts and priority updates
+        self.dropped: list[Dropped] | None = None
+        """Groups that left untrained and were not reported yet; None: they are not recorded."""
 
     def task(self, name: str) -> Task:
         """Return the task of this name, made on first use."""
@@ -75,13 +78,15 @@ class Moves:
     def _fits(self, num_bytes: int) -> bool:
         return self.max_bytes is None or self.num_bytes + num_bytes <= self.max_bytes
 
-    def _write(self, task: Task, values: Mapping[str, float]) -> int:
+    def _write(self, task: Task, values: Mapping[str, float], group_id: Any = None) -> int:
         """Make a row, which the ledger knows and no pool has yet."""
         tick = self.last_tick + 1
         shard, shards = self.uid_shard
         uid = self.last_uid + 1 + (shard - self.last_uid) % shards
         own = {"uid": uid, "timestamp": tick, "touched": tick, "task": task.code}
         slot = self.columns.allocate({**values, **own})
+        if group_id is not None:
+            self.columns.group_id[slot] = group_id
         self.last_uid, self.last_tick = uid, tick
         task.ledger.put(Amount(1, int(self.columns.num_tokens[slot])))
         return slot
@@ -225,7 +230,17 @@ class Moves:
         if len(held):  # a trainer works on them
             self.mark_trained(task, held, "resident")
         self._leave_pool(task, status, slots)
-        task.ledger.move("resident", bucket, self.amount(slots))
+        self.leave(task, slots, "resident", bucket)
+
+    def leave(self, task: Task, slots: IntArray, source: str, bucket: str) -> None:
+        """Free rows that are in no pool, move them to a final bucket, and record the untrained ones as dropped."""
+        if self.dropped is not None and bucket != "consumed":
+            columns = self.columns
+            self.dropped += [
+                Dropped(int(columns.uid[slot]), task.name, columns.group_id.get(slot), bucket)
+                for slot in slots[columns.trained[slots] == 0].tolist()
+            ]
+        task.ledger.move(source, bucket, self.amount(slots))
         self.columns.release(slots)
 
     def lift(self, task: Task, status: int, slots: IntArray, place: int) -> None:

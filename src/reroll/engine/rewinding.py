@@ -89,8 +89,7 @@ def let_go_of_consumed(engine: Engine, slots: IntArray) -> IntArray:
         return ended
     for task, status, part in engine.by_pool(ended):
         bucket = "consumed" if status == COMPLETED else STATUSES[status].value
-        task.ledger.move("uncommitted", bucket, engine.amount(part))
-    columns.release(ended)
+        engine.leave(task, part, "uncommitted", bucket)
     return ended
 
 

@@ -4,6 +4,7 @@ Only what is returned is looked at, never whether it is the same object, and nev
 are coroutines: run them with pytest-asyncio in auto mode.
 """
 
+from reroll.testing.buffer.drops import DropSuite
 from reroll.testing.buffer.hand_out import HandOutSuite
 from reroll.testing.buffer.limits import LimitSuite
 from reroll.testing.buffer.look_and_change import LookAndChangeSuite
@@ -11,7 +12,7 @@ from reroll.testing.buffer.puts import PutSuite
 from reroll.testing.buffer.waiting import WaitingSuite
 
 
-class VerbSuite(PutSuite, HandOutSuite, LimitSuite, LookAndChangeSuite):
+class VerbSuite(PutSuite, HandOutSuite, LimitSuite, LookAndChangeSuite, DropSuite):
     """One call at a time. Subclass as `class TestMine(VerbSuite)` with `make`; pytest runs the rest."""
 
 
