@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Coroutine, Generator
 from contextvars import copy_context
-from types import coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 def start(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-    """Run a coroutine until it waits, and return the task that goes on with it; a future that is done, if it is.
+    """Run a coroutine until it waits, and return the task that goes on with it; a finished future, if it never waits.
 
-    Until then `asyncio.current_task()` is not its own. What it raises before it waits is raised here.
+    Until then `asyncio.current_task()` is not its own. An error before the first wait is raised here. A cancellation
+    of the task reaches the coroutine at any moment, also before the task's first step.
     """
     context, loop = copy_context(), asyncio.get_running_loop()
     try:
@@ -21,23 +21,33 @@ def start(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
         done: asyncio.Future[T] = loop.create_future()
         done.set_result(end.value)
         return done
-    return loop.create_task(_rest_of(work, awaited), context=context)
+    return loop.create_task(_Rest(work, awaited), context=context)
 
 
-async def _rest_of(work: Coroutine[Any, Any, T], awaited: Any) -> T:
-    return await _steps_of(work, awaited)
+class _Rest(Coroutine[Any, Any, T]):
+    """The rest of a coroutine that waits for `awaited`.
 
+    Not a coroutine function: asyncio ends one that is cancelled before its first step without entering its body, and
+    the started coroutine would keep its place in a queue, or its groups, for ever.
+    """
 
-@coroutine
-def _steps_of(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    while True:
-        try:
-            try:
-                value = yield awaited
-            except BaseException as error:  # noqa: BLE001  (it is the work's own)
-                awaited = work.throw(error)
-            else:
-                awaited = work.send(value)
-        except StopIteration as end:
-            found: T = end.value
-            return found
+    def __init__(self, work: Coroutine[Any, Any, T], awaited: Any) -> None:
+        self._work = work
+        self._awaited = awaited  # None once the task waits for it; also where the coroutine only let others run
+
+    def send(self, value: Any) -> Any:
+        awaited, self._awaited = self._awaited, None
+        return self._work.send(value) if awaited is None else awaited
+
+    def throw(self, error: Any, *_: Any) -> Any:
+        awaited, self._awaited = self._awaited, None
+        # A task that waits passes its cancellation on to the future, and hears of it from there.
+        if awaited is not None and isinstance(error, asyncio.CancelledError) and awaited.cancel(*error.args):
+            return awaited
+        return self._work.throw(error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._work.__await__()

@@ -242,6 +242,8 @@ class Server:
         task = start(work) if self._serving.is_of_buffer(call.verb) else asyncio.create_task(work)
         if not task.done():
             session.begin(call.number, task, num_bytes)
+            # Here, and not in the call itself: one that is cancelled before its first step never runs.
+            task.add_done_callback(lambda _: session.end(call.number))
 
     def _check_limits(self, session: Session, num_bytes: int) -> None:
         limits = self._limits
@@ -263,9 +265,6 @@ class Server:
             if type(arguments) is not dict or not all(type(name) is str for name in arguments):
                 raise CorruptData("the arguments of a call are a dict by name")  # noqa: TRY301
             answer, groups = await self._serving.carry_out(session, call.number, call.verb, arguments, blobs)
-        except asyncio.CancelledError:
-            session.end(call.number)
-            raise
         except Exception as error:  # whatever it is, the client is told, and nobody else is hurt
             if not isinstance(error, RerollError | TypeError | ImportError):
                 log.warning(
