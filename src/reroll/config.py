@@ -150,7 +150,9 @@ class TaskConfig(BaseModel):
         max_attempts: a group that is put more often than this, and still not COMPLETED, is FAILED; None: no limit.
         max_age: a COMPLETED group goes when its staleness, in versions, is above this; None: no limit.
         priority_signal: what a group is worth if its put names no priority: "reward_std", "solve_rate" (p(1-p)),
-            "mean_abs_advantage", or a function of its rollouts; None: 1.
+            "mean_abs_advantage", or a function of its rollouts; None: `initial_priority`.
+        initial_priority: the priority of a group that is put without one, and without a signal: a number, or "max", the
+            largest priority of the task's COMPLETED groups at that moment (1 if there are none).
         rejected_capacity: how many FAILED and FILTERED groups are kept to be looked at.
 
     """
@@ -169,6 +171,7 @@ class TaskConfig(BaseModel):
     max_attempts: _Count | None = None
     max_age: Annotated[int, Field(ge=0)] | None = None
     priority_signal: SignalName | Callable[[Sequence[Any]], float] | None = None
+    initial_priority: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["max"] = 1.0
     rejected_capacity: Annotated[int, Field(ge=0)] = 1024
 
     @model_validator(mode="after")
@@ -347,6 +350,7 @@ class ReplayBufferConfig(TaskConfig):
             max_uncommitted_steps=kept if kept is not None else 0 if self.store is None else _KEPT_STEPS,
             is_durable=self.store is not None,
             rejected_capacity=config.rejected_capacity,
+            initial_priority=config.initial_priority,
             expires=True,
         )
 

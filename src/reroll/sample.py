@@ -22,6 +22,8 @@ class SampleInfo(NamedTuple):
     staleness: int
     table_size: int
     """How many groups could be drawn from, before this draw let any of them go."""
+    task_name: str = ""
+    """The task of the group; empty in a Table."""
 
     @property
     def key(self) -> Any:
@@ -41,7 +43,8 @@ class Sample(NamedTuple):
         return self.group
 
 
-def sample_infos(uids: Sequence[Any], drawn: Drawn) -> Iterator[SampleInfo]:
+def sample_infos(uids: Sequence[Any], drawn: Drawn, task_name: str = "") -> Iterator[SampleInfo]:
     """Return the info of each draw; `uids` is what its user knows the groups by."""
     columns = (drawn.priority, drawn.probability, drawn.weight, drawn.times_sampled, drawn.staleness)
-    return map(SampleInfo, uids, *(column.tolist() for column in columns), repeat(drawn.table_size))
+    rest = (repeat(drawn.table_size), repeat(task_name))
+    return map(SampleInfo, uids, *(column.tolist() for column in columns), *rest)

@@ -21,7 +21,7 @@ from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Freshest, Lifo, Mixture, Stalest, selector_spec
 from reroll.engine.state import restore, state_of
 from reroll.engine.task import TaskSettings
-from reroll.errors import Closed, InvalidArgument, InvalidConfig
+from reroll.errors import Closed, InvalidArgument, InvalidConfig, UnknownUid
 from reroll.sample import Sample, sample_infos
 from reroll.waiting import ThreadWaits, deadline_of
 
@@ -127,28 +127,35 @@ class Table:
             self._drop(evicted)
             self._waits.wake()
 
-    def sample(self, n: int, timeout: float | None = None) -> list[Any] | None:
+    def sample(self, n: int, timeout: float | None = None, *, replace: bool = False) -> list[Any] | None:
         """Sample n distinct items (all, if there are fewer), once the limiter allows it; None after shutdown.
 
-        Raises WaitTimeout after `timeout` seconds, InvalidArgument if the limiter can never allow n.
+        With `replace`, samplers that draw by chance draw exactly n times, and may draw an item more than once, within
+        its use limit. Raises WaitTimeout after `timeout` seconds, InvalidArgument if the limiter can never allow n.
         """
         deadline = deadline_of(timeout)
         with self._lock:
-            if not self._wait_to_sample(n, deadline):
+            if not self._wait_to_sample(n, deadline, replace=replace):
                 return None
-            slots, gone = self._engine.sample(self._task, n)
+            if replace:
+                drawn = self._engine.draw(self._task, n, replace=True)
+                slots, gone = drawn.slots, drawn.gone
+            else:
+                slots, gone = self._engine.sample(self._task, n)
             data = [self._data[slot] for slot in slots.tolist()]
             self._drop(gone)
             self._waits.wake()
             return data
 
-    def sample_items(self, n: int, timeout: float | None = None) -> list[Sample] | None:
-        """Sample as `sample` does, and tell what is known of each draw."""
+    def sample_items(
+        self, n: int, timeout: float | None = None, *, replace: bool = False
+    ) -> list[Sample] | None:
+        """Sample as `sample` does, and return each item with the information of its draw."""
         deadline = deadline_of(timeout)
         with self._lock:
-            if not self._wait_to_sample(n, deadline):
+            if not self._wait_to_sample(n, deadline, replace=replace):
                 return None
-            drawn = self._engine.draw(self._task, n)
+            drawn = self._engine.draw(self._task, n, replace=replace)
             slots = drawn.slots.tolist()
             keys, data = [self._keys[slot] for slot in slots], [self._data[slot] for slot in slots]
             self._drop(drawn.gone)
@@ -156,6 +163,20 @@ class Table:
         return list(map(Sample, data, sample_infos(keys, drawn)))
 
     # --- verbs that never wait
+
+    def get(self, keys: Iterable[Hashable]) -> list[Any]:
+        """Return the data of items by key, in the order of `keys`; no use is counted.
+
+        Raises UnknownUid (a KeyError) that names the first key that the table does not hold.
+        """
+        wanted = _collection(keys, "get")
+        with self._lock:
+            for key in wanted:
+                if key not in self._slot_of:
+                    raise UnknownUid(
+                        f"the table holds no item under key {key!r}; `keys()` lists the keys it holds"
+                    )
+            return [self._data[self._slot_of[key]] for key in wanted]
 
     def update_priorities(self, priorities: Mapping[Any, float]) -> list[Any]:
         """Set priorities by key and return the keys that are not (or no longer) there.
@@ -175,7 +196,7 @@ class Table:
 
     def delete(self, keys: Iterable[Hashable]) -> int:
         """Delete items by key and return how many there were; unknown keys are passed over."""
-        wanted = dict.fromkeys(_collection(keys))
+        wanted = dict.fromkeys(_collection(keys, "delete"))
         with self._lock:
             slots = self._slots([key for key in wanted if key in self._slot_of])
             self._engine.delete(slots)
@@ -202,12 +223,17 @@ class Table:
         return self._shutdown
 
     def can_insert(self, n: int = 1) -> bool:
-        """Return whether n inserts could go ahead at this moment."""
+        """Return whether n inserts could go ahead at this moment. Raises InvalidArgument for n below 1."""
+        _check_count(n)
         with self._lock:
             return self._engine.can_insert(self._task, n)
 
     def can_sample(self, n: int = 1) -> bool:
-        """Return whether the limiter allows n samples, clamped to what is there, at this moment."""
+        """Return whether `sample(n)` would return at once: n is clamped to the size before the limiter is asked.
+
+        Raises InvalidArgument for n below 1.
+        """
+        _check_count(n)
         with self._lock:
             return self._can_sample(n)
 
@@ -283,26 +309,40 @@ class Table:
 
     # --- inside; all under the lock
 
-    def _wait_to_sample(self, n: int, deadline: float | None) -> bool:
-        """Return when n can be sampled, or False after shutdown."""
-        self._check_sample_size(n)
-        self._wait(_SAMPLE, lambda: self._can_sample(n) or n > self._largest_sample, deadline)
+    def _wait_to_sample(self, n: int, deadline: float | None, *, replace: bool) -> bool:
+        """Return True when n samples are allowed, False after shutdown. Raises InvalidArgument if that can never be."""
+        _check_count(n)
+        self._wait(
+            _SAMPLE,
+            lambda: self._can_sample(n, replace=replace) or self._is_impossible(n, replace=replace),
+            deadline,
+        )
         if self._shutdown:
             return False
-        self._check_sample_size(n)  # the limiter may have been replaced meanwhile
-        return True
-
-    def _can_sample(self, n: int) -> bool:
-        return self._task.can_sample(min(n, len(self._task.completed)))
-
-    def _check_sample_size(self, n: int) -> None:
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
-            raise InvalidArgument(f"n must be a whole number of at least 1, not {n!r}")
-        if n > self._largest_sample:
+        if self._is_impossible(n, replace=replace):
             raise InvalidArgument(
                 f"sample({n}) could wait for ever: {self._settings.limiter} never allows more than "
-                f"{self._largest_sample:g} samples at once; ask for fewer or widen its window"
+                f"{self._largest(replace=replace):g} samples at once; ask for fewer or widen its window"
             )
+        return True
+
+    def _can_sample(self, n: int, *, replace: bool = False) -> bool:
+        return self._task.can_sample(self._asked(n, replace=replace))
+
+    def _is_impossible(self, n: int, *, replace: bool) -> bool:
+        return self._asked(n, replace=replace) > self._largest(replace=replace)
+
+    def _asked(self, n: int, *, replace: bool) -> int:
+        """Return how many samples the limiter is asked for: n, clamped to the size unless items may be drawn twice."""
+        size = len(self._task.completed)
+        return n if replace and size and self._is_by_chance else min(n, size)
+
+    def _largest(self, *, replace: bool) -> float:
+        return self._settings.largest_sample if replace and self._is_by_chance else self._largest_sample
+
+    @property
+    def _is_by_chance(self) -> bool:
+        return getattr(self._task.completed.sampler, "by_chance", False)
 
     def _wait(self, what: str, possible: Callable[[], bool], deadline: float | None) -> None:
         """Wait until it is possible, or the table is shut down."""
@@ -353,7 +393,12 @@ def _for_table(selector: SelectorSpec | str) -> SelectorSpec:
     return spec
 
 
-def _collection(keys: Iterable[Hashable]) -> list[Hashable]:
+def _check_count(n: object) -> None:
+    if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
+        raise InvalidArgument(f"n must be a whole number of at least 1, not {n!r}")
+
+
+def _collection(keys: Iterable[Hashable], verb: str) -> list[Hashable]:
     if isinstance(keys, str | bytes):
-        raise InvalidArgument(f"delete takes several keys; for one: delete([{keys!r}])")
+        raise InvalidArgument(f"{verb} takes several keys; for one: {verb}([{keys!r}])")
     return list(keys)

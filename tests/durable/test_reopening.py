@@ -14,6 +14,7 @@ from reroll import (
     InvalidArgument,
     LeaseExpired,
     MinSize,
+    Prioritized,
     NotStorable,
     Queue,
     SampleToInsertRatio,
@@ -437,6 +438,33 @@ async def test_a_limiter_that_was_set_is_there_again_while_the_configuration_is_
         once_more = crashed(again, **options)
         assert limiter_in(once_more) == found
         await once_more.close()
+    await buffer.close()
+    await again.close()
+
+
+@pytest.mark.parametrize("restart", ["crash", "save"])
+@pytest.mark.parametrize(
+    ("set_since", "then", "found"),
+    [
+        (Prioritized(beta=0.4), Prioritized(), Prioritized(beta=0.4)),
+        (Prioritized(alpha=0.5), Prioritized(), Prioritized(alpha=0.5)),
+        (Prioritized(beta=0.4), Prioritized(beta=0.9), Prioritized(beta=0.9)),  # the configuration is newer
+    ],
+)
+async def test_sampler_parameters_that_were_set_survive_a_restart(tmp_path, restart, set_since, then, found):
+    buffer = fifo(tmp_path / "store", sampler=Prioritized(), max_times_sampled=None)
+    uids = await fill(buffer, 2)
+    await buffer.update_priorities({uids[0]: 4.0})
+    await buffer.set_sampler(TASK, set_since)
+    options = {"sampler": then, "max_times_sampled": None}
+    if restart == "crash":
+        again = crashed(buffer, **options)
+    else:
+        await buffer.save(tmp_path / "saved")
+        again = fifo(None, **options)
+        await again.resume(tmp_path / "saved")
+    weights = {sample.info.uid: sample.info.weight for sample in await again.sample(2, TASK)}
+    assert weights[uids[0]] == pytest.approx(4.0 ** -(found.alpha * found.beta))
     await buffer.close()
     await again.close()
 

@@ -59,6 +59,20 @@ class TestLeastUsed(SelectorSuite):
         return (row["uses"], row["timestamp"])
 
 
+def mixed(uid, uses, salt):
+    word, mask = uid * 0x9E3779B97F4A7C15 + uses * 0xD1B54A32D192ED03 + salt, 2**64 - 1
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        word = ((word & mask) ^ ((word & mask) >> shift)) * factor
+    return (word & mask) ^ ((word & mask) >> 31)
+
+
+class TestLeastUsedShuffled(SelectorSuite):
+    spec = LeastUsed(shuffle=True)
+
+    def sort_key(self, row, step):
+        return (row["uses"], mixed(row["uid"], row["uses"], salt=0), row["timestamp"])
+
+
 def staleness(row, step):
     known = step is not None and row["version"] != NO_VERSION
     return step - 1 - row["version"] if known else row["staleness"]

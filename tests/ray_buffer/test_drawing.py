@@ -29,7 +29,7 @@ def drawn_by(weights: list[float], dice: random.Random) -> Drawn:
     while left:
         (chosen,) = dice.choices(list(left), list(left.values()))
         infos.append(SampleInfo(chosen, 1.0, left.pop(chosen) / sum(weights), 1.0, 0, 0, len(weights)))
-    return Drawn(sum(weights), len(weights), infos)
+    return Drawn(sum(weights), len(weights), 1.0, infos)
 
 
 def test_draws_over_uneven_shards_are_those_from_one():
@@ -54,8 +54,8 @@ def test_draws_over_uneven_shards_are_those_from_one():
 
 def test_groups_without_weight_come_last():
     dice = random.Random(2)
-    heavy = Drawn(2.0, 2, [SampleInfo(uid, 1.0, 0.5, 1.0, 0, 0, 2) for uid in (1, 2)])
-    none = Drawn(0.0, 1, [SampleInfo(3, 0.0, 0.0, 1.0, 0, 0, 1)])
+    heavy = Drawn(2.0, 2, 1.0, [SampleInfo(uid, 1.0, 0.5, 1.0, 0, 0, 2) for uid in (1, 2)])
+    none = Drawn(0.0, 1, 1.0, [SampleInfo(3, 0.0, 0.0, 1.0, 0, 0, 1)])
     assert by_weight(2, [none, heavy], dice) == [0, 2]
     assert by_weight(3, [none, heavy], dice) == [1, 2]
     assert by_weight(9, [none, heavy], dice) == [1, 2]
@@ -64,9 +64,9 @@ def test_groups_without_weight_come_last():
 def test_groups_without_weight_have_the_same_chance_whatever_their_shard_had_beside_them():
     dice, seen = random.Random(4), Counter()
     zero = SampleInfo(1, 0.0, 0.0, 1.0, 0, 0, 1)
-    both = Drawn(9.0, 10, [*(SampleInfo(uid, 1.0, 1 / 9, 1.0, 0, 0, 10) for uid in range(2, 11)), zero])
+    both = Drawn(9.0, 10, 1.0, [*(SampleInfo(uid, 1.0, 1 / 9, 1.0, 0, 0, 10) for uid in range(2, 11)), zero])
     for _ in range(3_000):
-        seen[by_weight(10, [both, Drawn(0.0, 1, [zero])], dice)[1]] += 1
+        seen[by_weight(10, [both, Drawn(0.0, 1, 1.0, [zero])], dice)[1]] += 1
     assert_fits(seen, {0: 0.5, 1: 0.5})
 
 

@@ -196,10 +196,29 @@ def test_a_limiter_that_cannot_proceed_is_refused_at_run_time_too():
 
 def test_more_samples_at_once_than_the_window_holds_are_refused():
     table = table_with(SampleToInsertRatio(1, 1, (0, 3)))
+    for key in "abc":
+        table.insert(key, key)
+    assert table.sample(4) == ["a", "b", "c"]  # clamped to the size
+    table.insert("d", "d")
     with pytest.raises(InvalidArgument, match="never allows more than 3"):
         table.sample(4)
+    assert not table.can_sample(4)
+
+
+@pytest.mark.parametrize("limiter", [Queue(1), MinSize(1), SampleToInsertRatio(2.0, 1, 4.0)])
+def test_can_sample_and_sample_give_the_same_answer(limiter):
+    table = Table(10, "fifo", "fifo", 2, limiter)
     table.insert("a", 1)
-    assert table.sample(3) == [1]
+    assert table.can_sample(2)
+    assert table.sample(2, timeout=0) == [1]
+
+
+@pytest.mark.parametrize("n", [0, -5, 1.5, True, None])
+def test_counts_that_cannot_be_are_refused(n):
+    table = Table(10, "fifo", "fifo")
+    for ask in (table.can_sample, table.can_insert, table.sample):
+        with pytest.raises(InvalidArgument, match="at least 1"):
+            ask(n)
 
 
 def test_what_the_clamp_makes_possible_is_not_refused():

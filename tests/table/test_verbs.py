@@ -22,6 +22,7 @@ from reroll import (
     MinSize,
     Mixture,
     Prioritized,
+    Queue,
     SampleToInsertRatio,
     Stalest,
     Table,
@@ -440,3 +441,45 @@ def test_numba_and_numpy_give_the_same_samples(monkeypatch):
     compiled = run(7)
     monkeypatch.setenv("REROLL_NO_NUMBA", "1")
     assert run(7) == compiled
+
+
+def test_get_returns_data_by_key_in_the_order_of_the_keys_and_counts_no_use():
+    table = Table(10, "fifo", "fifo")
+    for key in "abc":
+        table.insert(key, key.upper())
+    assert table.get(["c", "a", "c"]) == ["C", "A", "C"]
+    assert table.get([]) == []
+    assert table.info.samples == 0
+    with pytest.raises(KeyError, match="no item under key 'z'"):
+        table.get(["a", "z"])
+    with pytest.raises(InvalidArgument, match=r"get\(\['a'\]\)"):
+        table.get("a")
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_with_replacement_items_are_drawn_more_than_once_within_their_use_limit(sampler):
+    table = Table(10, sampler, "fifo", 3, seed=0)
+    for key in "ab":
+        table.insert(key, key)
+    assert len(table.sample(5, replace=True)) == 5
+    (last,) = table.sample_items(4, replace=True)  # one use is left
+    assert last.info.times_sampled == 3
+    assert len(table) == 0
+
+
+def test_with_replacement_the_limiter_is_asked_for_all_draws():
+    table = Table(10, "uniform", "fifo", None, Queue(4), seed=0)
+    table.insert("a", 1)
+    with pytest.raises(WaitTimeout):
+        table.sample(2, timeout=0, replace=True)
+    with pytest.raises(InvalidArgument, match="never allows more than 4"):
+        table.sample(5, replace=True)
+    table.insert("b", 2)
+    assert len(table.sample(2, timeout=0, replace=True)) == 2
+
+
+def test_samplers_in_order_draw_distinct_items_also_with_replacement():
+    table = Table(10, "least_used", "fifo", None)
+    for key in "ab":
+        table.insert(key, key)
+    assert table.sample(5, replace=True) == ["a", "b"]

@@ -1,6 +1,8 @@
 """Checks of what callers hand in: each returns the value in its plain form, or raises InvalidArgument."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -101,3 +103,31 @@ def checked_uids(uids: object) -> list[int]:
     if isinstance(uids, str | bytes | Mapping) or not isinstance(uids, Iterable):
         raise InvalidArgument(f"uids must be a list of uids, not {uids!r}")
     return [checked_count("uid", uid) for uid in uids]
+
+
+def checked_mix(weights: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the weight of each task of a mix. Raises InvalidArgument."""
+    found = {}
+    for task, weight in weights.items():
+        try:
+            found[checked_task(task)] = float(weight)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidArgument(f"weight of task {task!r} must be a number, not {weight!r}") from None
+    if not found or not all(0 <= weight <= 1e100 for weight in found.values()) or not sum(found.values()) > 0:
+        raise InvalidArgument(
+            f"a mix of tasks needs finite weights of at least 0, one of them positive, not {dict(weights)!r}"
+        )
+    return found
+
+
+def task_shares(n: int, weights: Mapping[str, float], coin: Callable[[], float]) -> dict[str, int]:
+    """Divide n among tasks by weight; `coin`, from 0 to 1, rounds the shares that are no whole numbers.
+
+    Each count differs from its share by less than 1, the counts sum to n, and their expectations are the shares.
+    """
+    total = math.fsum(weights.values())
+    ends = [round(n * end / total, 9) for end in accumulate(weights.values())]
+    ends[-1] = n
+    shift = 0.0 if all(end == int(end) for end in ends) else coin()
+    floors = [0, *(math.floor(end + shift) for end in ends[:-1]), n]
+    return {task: floors[i + 1] - floors[i] for i, task in enumerate(weights)}

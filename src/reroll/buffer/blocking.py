@@ -79,6 +79,7 @@ class BlockingReplayBuffer:
     delete = blocking(ReplayBuffer.delete)
     forget = blocking(ReplayBuffer.forget)
     set_rate_limiter = blocking(ReplayBuffer.set_rate_limiter)
+    set_sampler = blocking(ReplayBuffer.set_sampler)
     save = blocking(ReplayBuffer.save)
     resume = blocking(ReplayBuffer.resume)
     commit = blocking(ReplayBuffer.commit)

@@ -21,6 +21,8 @@ from reroll.buffer.shell import Shell
 from reroll.engine.limiters import Limiter, limiter_of
 from reroll.engine.priorities import checked_priority
 from reroll.engine.rows import find
+from reroll.engine.selectors.selector import SelectorSpec
+from reroll.engine.selectors.specs import selector_spec
 from reroll.engine.window import StalenessWindow
 from reroll.errors import InvalidArgument, NotStorable
 from reroll.query import Query, Scalar, parse_query
@@ -147,5 +149,23 @@ class Changing(Shell):
                 "a StalenessWindow is given when the buffer is built; here goes a rate limiter"
             )
         task.set_limiter(limiter_of(rate_limiter))
+        self._waits.wake()
+        await self._written()
+
+    async def set_sampler(self, task_name: str, sampler: SelectorSpec | str) -> None:
+        """Give a task's sampler other parameters at run time, such as `Prioritized(beta=0.8)`.
+
+        A new `beta` costs O(1), other parameters O(COMPLETED groups of the task). Files remember the parameters, unless the
+        sampler is of a class of your own; a reopened buffer has them again as long as its configuration is the same.
+
+        Args:
+            task_name: the task.
+            sampler: a sampler of the kind that the task is configured with, or its mapping of `type` and options.
+
+        Raises InvalidConfig for a sampler of another kind or impossible parameters, Closed: then nothing has changed.
+
+        """
+        self._check_open()
+        self._engine.task(checked_task(task_name)).set_sampler(selector_spec(sampler))
         self._waits.wake()
         await self._written()

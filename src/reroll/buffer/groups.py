@@ -51,10 +51,11 @@ class Groups(HandOuts):
             stale_threshold=stale_threshold,
             token_stale_threshold=token_stale_threshold,
         )
+        weight: float | None
         if priority is not None:
             weight = checked_priority(priority)
         else:
-            weight = 1.0 if isinstance(members, Packed) else priority_of(members, rules.signal)
+            weight = None if isinstance(members, Packed) else priority_of(members, rules.signal)
         checked_tags = _checked_tags(tags)
         continues = self.out.recognise(items, uid)
         attempt = 1

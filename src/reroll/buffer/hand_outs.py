@@ -46,7 +46,7 @@ class HandOuts(Expiring):
         before = self.engine.last_use
         drawn = self.engine.draw(task, n, replace=replace, step=task.step)
         handed = self._handed(task, COMPLETED, drawn.slots)
-        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn))
+        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn, task.name))
         handed.uses = drawn.times_sampled.tolist()
         rows, times = np.unique(drawn.slots, return_counts=True)
         handed.used = used_of(0, self.engine.columns, rows, times)
@@ -61,7 +61,7 @@ class HandOuts(Expiring):
         drawn = lend(self.engine, task, status, n)
         handed = self._handed(task, status, drawn.slots)
         handed.again = self._note(task, status, drawn.slots)
-        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn))
+        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn, task.name))
         return handed
 
     def look(self, uids: Iterable[int]) -> list[Handed]:

@@ -7,9 +7,11 @@ from typing import Any
 
 from reroll.buffer.arguments import (
     checked_count,
+    checked_mix,
     checked_sizes,
     checked_step,
     checked_task,
+    task_shares,
 )
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.handed import Handed
@@ -90,50 +92,65 @@ class HandingOut(Shell):
     async def sample(
         self,
         n: int,
-        task_name: str,
+        task_name: str | Mapping[str, float],
         *,
         timeout: float | None = None,
         replace: bool = False,
         allow_short: bool = False,
         train_step: int | None = None,
     ) -> list[Sample]:
-        """Draw n COMPLETED groups of a task without taking them; a group goes after `max_times_sampled` draws.
+        """Draw n COMPLETED groups without taking them; a group goes after `max_times_sampled` draws.
 
         Waits until n distinct groups can be drawn; with `allow_short` it gives what is there instead. With `replace`,
-        samplers that draw by chance may draw a group more than once, within its use limit. Raises InvalidArgument at
-        once for what can never be met, WaitTimeout, Closed.
+        samplers that draw by chance may draw a group more than once, within its use limit.
+
+        Args:
+            n: how many groups.
+            task_name: the task to draw from; or the weight of each task to mix, as in `{"math": 3, "code": 1}`. Each task
+                gives its share of n; where a share is no whole number, chance rounds it up or down, so that shares hold
+                on average. All tasks give their part in one step, and the groups come task by task, in this order.
+            timeout: seconds to wait at most.
+            replace: whether a group may be drawn more than once.
+            allow_short: whether to return fewer groups at once instead of waiting.
+            train_step: the training step that the groups are for.
+
+        Raises InvalidArgument at once for what can never be met, WaitTimeout, Closed.
+
         """
         self._check_open()
         deadline = deadline_of(timeout)
-        count = checked_count("n", n)
-        if count < 1:
-            raise InvalidArgument(f"n must be at least 1, not {n}")
         step = checked_step("train_step", train_step)
-        task = self._engine.task(checked_task(task_name))
+        sizes = batch_sizes(self, n, task_name)
+        wanted = {self._engine.task(name): count for name, count in sizes.items() if count}
         if not allow_short:
-            self._check_can_be_met({task: count}, COMPLETED, distinct=not replace)
+            self._check_can_be_met(wanted, COMPLETED, distinct=not replace)
+        can_draw = partial(self._engine.can_draw, replace=replace)
         shown = None
         while shown is None:
+            counts = wanted
             if allow_short:
-                self._learn_steps([task], step)
-                count = self._engine.available(task, COMPLETED, n)
+                self._learn_steps(wanted, step)
+                counts = {task: self._engine.available(task, COMPLETED, k) for task, k in wanted.items()}
             else:
                 await self._until(
                     "sample",
-                    {(COMPLETED, task_name): task},
-                    partial(self._engine.can_draw, task, count, replace=replace),
+                    {(COMPLETED, task.name): task for task in wanted},
+                    lambda: all(can_draw(task, k) for task, k in wanted.items()),
                     deadline,
                     lambda: f" of {n} groups",
-                    prepare=lambda: self._learn_steps([task], step),
+                    prepare=lambda: self._learn_steps(wanted, step),
                 )
-            if not count:
+            if not any(counts.values()):
                 await self._written()  # the step
                 return []
-            handed = self._groups.sample(task, count, replace=replace)
+            handed = [self._groups.sample(task, k, replace=replace) for task, k in counts.items() if k]
             self._waits.wake()
-            shown = await self._deliver([handed], partial(self._take_back, [handed]))
-        (groups,) = shown
-        return list(map(Sample, groups, handed.infos))
+            shown = await self._deliver(handed, partial(self._take_back, handed))
+        return [
+            sample
+            for given, groups in zip(handed, shown, strict=True)
+            for sample in map(Sample, groups, given.infos)
+        ]
 
     async def is_ready(
         self, task_batch_sizes: Mapping[str, int], *, group_status: Status | str = Status.COMPLETED
@@ -301,3 +318,13 @@ class HandingOut(Shell):
     def _take_back(self, handed: Iterable[Handed]) -> None:
         for given in handed:
             self._groups.take_back(given)
+
+
+def batch_sizes(buffer: Shell, n: object, task_name: object) -> dict[str, int]:
+    """Return how many groups `sample(n, task_name)` draws, by task. Raises InvalidArgument."""
+    count = checked_count("n", n)
+    if count < 1:
+        raise InvalidArgument(f"n must be at least 1, not {n}")
+    if not isinstance(task_name, Mapping):
+        return {checked_task(task_name): count}
+    return task_shares(count, checked_mix(task_name), buffer._engine.rng.random)  # noqa: SLF001  (of this module)

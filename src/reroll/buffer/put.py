@@ -75,7 +75,8 @@ class Put:
     continues: int | None
     """The uid of the group that these rollouts are of: it was out and comes back, if nobody else has put it meanwhile."""
     attempt: int
-    priority: float
+    priority: float | None
+    """None: the initial priority of the task, as of the moment when the group enters."""
     tags: Mapping[str, Any] | None
     _decided: Decision | None = None
     _decided_at: int | None = None
@@ -130,7 +131,8 @@ class Put:
     def row(self, decision: Decision) -> dict[str, float]:
         """Return the columns of the group."""
         row = row_of(self.summary)
-        row["priority"], row["staleness"] = self.priority, max(decision.staleness)
+        row["priority"] = self.task.initial_priority() if self.priority is None else self.priority
+        row["staleness"] = max(decision.staleness)
         return row
 
     def _is_too_old(self) -> bool:

@@ -41,15 +41,15 @@ SIGNALS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
 }
 
 
-def priority_of(rollouts: Sequence[Any], signal: Signal | None) -> float:
-    """Return the priority of a group: its signal; 1 where there is no signal, or no score to compute it from.
+def priority_of(rollouts: Sequence[Any], signal: Signal | None) -> float | None:
+    """Return the signal of a group; None where there is no signal, or no score to compute it from.
 
     Raises InvalidPriority if a function returns none.
     """
     if signal is None:
-        return 1.0
+        return None
     if callable(signal):
         return checked_priority(signal(rollouts), "what the priority signal returned")
     rewards = (read_score(getattr(rollout, "reward", None)) for rollout in rollouts)
     scores = [score for score in rewards if score is not None and isfinite(score)]
-    return checked_priority(SIGNALS[signal](scores), f"the signal {signal}") if scores else 1.0
+    return checked_priority(SIGNALS[signal](scores), f"the signal {signal}") if scores else None

@@ -89,6 +89,8 @@ class Columns:
     def __init__(self) -> None:
         self._clear()
 
+        self.salt = 0
+        """A random number of this table of rows, for orders that are shuffled."""
         self.dirty: set[int] | None = None
         """Slots whose row was made or changed since somebody looked; None: nobody wants to know."""
         self.gone: list[int] = []
@@ -99,7 +101,9 @@ class Columns:
         self.tags: dict[int, Mapping[str, Any]] = {}  # the same
         # By slot: the key that a row is filed under in the sorted order of a role, for it may have changed since. All
         # orders of a role share the list, since a row is in one of them at most.
-        self.filed: dict[str, list[Any]] = {role: [] for role in ("sampler", "remover", "age", "trainable")}
+        self.filed: dict[str, list[Any]] = {
+            role: [] for role in ("sampler", "remover", "age", "trainable", "peak")
+        }
         self._free: list[int] = []
         self._end = 0  # slots from here on were never used
         self._room = _FIRST_CAPACITY  # what every column holds

@@ -43,6 +43,7 @@ class Moves:
         self.settings_of = settings_of
         self.max_bytes = max_bytes
         self.columns = Columns()
+        self.columns.salt = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
         self.tasks: dict[str, Task] = {}
         self.rng = np.random.Generator(np.random.PCG64(seed))
         self.advanced: tuple[int, int | None] = (0, None)  # as told last, for tasks that come later

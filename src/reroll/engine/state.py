@@ -14,7 +14,7 @@ from reroll.engine.engine import Engine
 from reroll.engine.task import REJECTED, Task
 from reroll.errors import InvalidArgument
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of what `state_of` returns."""
 
 
@@ -27,6 +27,7 @@ def small_state_of(engine: Engine) -> dict[str, Any]:
         "last_use": engine.last_use,
         "advanced": list(engine.advanced),
         "rng": _rng_state(engine.rng),
+        "salt": engine.columns.salt,
         "tasks": {name: task.state() for name, task in engine.tasks.items()},
     }
 
@@ -50,6 +51,7 @@ def restore(engine: Engine, state: Mapping[str, Any]) -> None:
     columns = Columns()
     columns.dirty = None if engine.columns.dirty is None else set()
     columns.restore(state["rows"])
+    columns.salt = state["salt"]
     tasks = {}
     for code, (name, saved) in enumerate(state["tasks"].items()):
         tasks[name] = Task(name, code, engine.settings_of(name), columns)

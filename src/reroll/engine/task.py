@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from reroll.engine.ledger import Ledger
 from reroll.engine.limiters import Counters, Limiter, Unlimited, known_options, limiter_of
 from reroll.engine.pool import Pool
 from reroll.engine.proceeds import check_proceeds
+from reroll.engine.selectors.ordered import Ordered
 from reroll.engine.selectors.selector import SelectorSpec
-from reroll.engine.selectors.specs import Fifo, Stalest, Uniform
+from reroll.engine.selectors.specs import Fifo, Stalest, Uniform, known_spec_options, selector_spec
 from reroll.engine.uses import Used, UseLog
 from reroll.engine.window import StalenessWindow
 from reroll.errors import InvalidConfig
@@ -52,6 +53,8 @@ class TaskSettings:
     """How many FAILED and FILTERED groups are kept to be looked at."""
     expires: bool = False
     """Whether groups have versions and may expire; a table's items do not."""
+    initial_priority: float | Literal["max"] = 1.0
+    """The priority of a group that is put without one; "max": the largest of the task's COMPLETED groups."""
 
     def __post_init__(self) -> None:
         for name in ("capacity", "max_times_sampled"):
@@ -123,7 +126,7 @@ class Task:
         self.name = name
         self.code = code
         self.settings = settings
-        self._configured = settings.limiter
+        self._configured = settings
         self.counters = Counters()
         self.ledger = Ledger()
         self.step: int | None = None
@@ -144,14 +147,37 @@ class Task:
                 (settings.sampler if status == COMPLETED else Fifo()).build(columns, "sampler"),
                 remover.build(columns, "remover") if status == COMPLETED and remover is not None else None,
                 Ages(columns) if settings.expires and status in EXPIRABLE else None,
+                _by_priority(columns) if settings.initial_priority == "max" and status == COMPLETED else None,
             )
             for status in range(len(STATUSES))
         ]
         self.completed = self.pools[COMPLETED]
 
+    def initial_priority(self) -> float:
+        """Return the priority of a group that is put now without one."""
+        initial = self.settings.initial_priority
+        if initial != "max":
+            return initial
+        largest = self.completed.largest_priority()
+        return 1.0 if largest is None else largest
+
     def set_limiter(self, limiter: Limiter) -> None:
         """Have another limiter than configured. Raises InvalidConfig for what can never proceed."""
         self.settings = replace(self.settings, limiter=limiter)
+
+    def set_sampler(self, sampler: SelectorSpec) -> None:
+        """Give the sampler other parameters. O(1) for `beta`, O(COMPLETED groups) for others.
+
+        Raises InvalidConfig, and changes nothing, for a sampler of another kind.
+        """
+        kind, known = _kind(sampler), _kind(self.settings.sampler)
+        if kind != known:
+            raise InvalidConfig(
+                f"task {self.name!r} has a sampler of kind {known}, not {kind}: set_sampler changes parameters only; "
+                "configure another kind when the buffer is built"
+            )
+        self.settings = replace(self.settings, sampler=sampler)
+        self.completed.set_sampler(sampler)
 
     def learn_step(self, step: int | None) -> None:
         """Remember the largest training step that was told."""
@@ -212,6 +238,7 @@ class Task:
             "sampler": _kind(self.settings.sampler),
             "remover": None if self.settings.remover is None else _kind(self.settings.remover),
             "limiter": self._limiter_state(),
+            "sampler_set": self._sampler_state(),
             "counters": self.counters.state(),
             "ledger": self.ledger.state(),
             "step": self.step,
@@ -225,7 +252,8 @@ class Task:
     def restore(self, state: Mapping[str, Any], columns: Columns, uses: Mapping[int, Used]) -> None:
         """Become what `state` told; the rows are back in the columns. Raises InvalidConfig for other selectors."""
         self._check_selectors(state)
-        self._restore_limiter(state.get("limiter"))
+        self._restore_limiter(state["limiter"])
+        self._restore_sampler(state["sampler_set"])
         self.counters.restore(state["counters"])
         self.ledger.restore(state["ledger"])
         self.step = state["step"]
@@ -246,25 +274,38 @@ class Task:
     def _limiter_state(self) -> dict[str, Any] | None:
         """Return the limiter that was set at run time, and the one that was configured; None if it is that."""
         mine = known_options(self.settings.limiter)
-        if mine is None or self.settings.limiter == self._configured:
+        if mine is None or self.settings.limiter == self._configured.limiter:
             return None
-        return {"set": mine, "instead_of": known_options(self._configured)}
+        return {"set": mine, "instead_of": known_options(self._configured.limiter)}
 
     def _restore_limiter(self, state: Mapping[str, Any] | None) -> None:
         """Have the limiter again that was set at run time, unless another one was configured since: that is newer."""
         if state is None:
             return
-        before, now = state["instead_of"], known_options(self._configured)
+        configured = self._configured.limiter
+        before, now = state["instead_of"], known_options(configured)
         try:
-            if (before is None and now is None) or (before and limiter_of(before) == self._configured):
+            if (before is None and now is None) or (before and limiter_of(before) == configured):
                 self.set_limiter(limiter_of(state["set"]))
         except InvalidConfig as error:
             warnings.warn(
-                f"task {self.name!r} goes on with {self._configured}, as configured: {state['set']}, which was set at "
+                f"task {self.name!r} goes on with {configured}, as configured: {state['set']}, which was set at "
                 f"run time, does not fit the configuration any more ({error})",
                 UserWarning,
                 stacklevel=2,
             )
+
+    def _sampler_state(self) -> dict[str, Any] | None:
+        """Return the parameters that were set at run time, and those configured; None if none were set."""
+        mine, configured = self.settings.sampler, self._configured.sampler
+        if mine == configured or known_spec_options(mine) is None:
+            return None
+        return {"set": known_spec_options(mine), "instead_of": known_spec_options(configured)}
+
+    def _restore_sampler(self, state: Mapping[str, Any] | None) -> None:
+        """Restore the parameters that were set at run time, unless the configuration was changed since: that is newer."""
+        if state is not None and state["instead_of"] == known_spec_options(self._configured.sampler):
+            self.set_sampler(selector_spec(state["set"]))
 
     def _check_selectors(self, state: Mapping[str, Any]) -> None:
         for role in ("sampler", "remover"):
@@ -275,6 +316,12 @@ class Task:
                     f"task {self.name!r} was saved with {role} {state[role]}, but is configured with {mine}; "
                     f"configure the same {role}"
                 )
+
+
+def _by_priority(columns: Columns) -> Ordered:
+    return Ordered(
+        columns, "peak", lambda c, s: zip((-c.priority[s]).tolist(), c.timestamp[s].tolist(), strict=True)
+    )
 
 
 def _kind(spec: SelectorSpec) -> str:

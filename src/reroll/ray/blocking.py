@@ -37,6 +37,7 @@ class BlockingRayReplayBuffer:
     delete = blocking(Handle.delete)
     forget = blocking(Handle.forget)
     set_rate_limiter = blocking(Handle.set_rate_limiter)
+    set_sampler = blocking(Handle.set_sampler)
     save = blocking(Handle.save)
     resume = blocking(Handle.resume)
     commit = blocking(Handle.commit)

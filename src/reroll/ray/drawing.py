@@ -15,6 +15,8 @@ class Drawn(NamedTuple):
     """The weight of all that it could draw from."""
     size: int
     """How many groups that are."""
+    beta: float
+    """The exponent of the importance weights, as its sampler has it now."""
     infos: list[SampleInfo]
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from reroll.buffer.arguments import checked_sizes
+from reroll.buffer.arguments import checked_mix, checked_sizes, task_shares
 from reroll.config import ReplayBufferConfig
 from reroll.engine.selectors.specs import Prioritized, Uniform
 from reroll.errors import InvalidArgument, LeaseExpired, RerollError, WaitTimeout
@@ -39,6 +39,7 @@ class HandOut:
         self._config, self._lines, self._beat_s = config, lines, beat_s
         self._trays = Trays(shared=shares_memory)
         self._dice = random.Random(config.seed)
+        self._betas: dict[str, float] = {}  # of each task, as shards reported it with their last draw
         # Knows the limits of the whole, and holds nothing: it refuses what is wrong before any shard is asked. What a
         # limiter allows is told by the shards, which may have got another one since.
         free = {"rate_limiter": None}
@@ -123,21 +124,22 @@ class HandOut:
 
     async def sample(self, arguments: Mapping[str, Any]) -> list[Sample]:
         """Draw what `sample` draws."""
-        n, task = arguments["n"], arguments["task_name"]
         await self._refuse({**arguments, "timeout": 0}, "sample")
+        n, mix = arguments["n"], arguments["task_name"]
+        sizes = task_shares(n, checked_mix(mix), self._dice.random) if isinstance(mix, Mapping) else {mix: n}
         if arguments.get("replace"):
-            return await self._sample_again(arguments)
+            return await self._sample_again(sizes, arguments)
         lent = await self._lend(
             {
-                "task_batch_sizes": {task: n},
+                "task_batch_sizes": sizes,
                 "wait": not arguments.get("allow_short", False),
                 "timeout": arguments.get("timeout"),
                 "train_step": arguments.get("train_step"),
             }
         )
-        samples = self._opened(lent)[task]
+        opened = self._opened(lent)
         gone = await self._ack(lent)
-        return [sample for sample in samples if sample.info.uid not in gone]
+        return [sample for task in sizes for sample in opened[task] if sample.info.uid not in gone]
 
     async def is_ready(self, arguments: Mapping[str, Any]) -> bool:
         """Tell what `is_ready` tells."""
@@ -241,6 +243,7 @@ class HandOut:
         for task in sizes:
             size = sum(draw.parts[task].size for draw in drawn)
             share = shares_of([draw.parts[task][:2] for draw in drawn])[index]
+            self._betas[task] = drawn[index].parts[task].beta
             samples[task] = [
                 (blob, info._replace(table_size=size, probability=info.probability * share))
                 if self._is_by_chance(task, {})
@@ -345,7 +348,7 @@ class HandOut:
         if not isinstance(sampler, Prioritized):
             return samples
         self._dice.shuffle(samples)  # as drawn, not shard by shard
-        infos = weighed([sample.info for sample in samples], sampler.beta)
+        infos = weighed([sample.info for sample in samples], self._betas.get(task, sampler.beta))
         return [Sample(sample.group, info) for sample, info in zip(samples, infos, strict=True)]
 
     async def _ack(self, lent: Mapping[int, Lent], *, comes_back: bool = False) -> set[int]:
@@ -432,25 +435,32 @@ class HandOut:
         groups = {task: [hand_out(b) for part, _ in taken for b in part[task]] for task in sizes}
         return groups, {task: len(given) for task, given in groups.items()}
 
-    async def _sample_again(self, arguments: Mapping[str, Any]) -> list[Sample]:
+    async def _sample_again(self, sizes: Mapping[str, int], arguments: Mapping[str, Any]) -> list[Sample]:
         """Draw with replacement: shards are drawn from by their weight."""
-        task, n = arguments["task_name"], arguments["n"]
         if len(self._lines) == 1:
-            drawn = [await self._lines[0].call("sample", dict(arguments), timeout=arguments.get("timeout"))]
-            return [Sample(hand_out(blob), info) for part in drawn for blob, info in part]
+            drawn = await self._lines[0].call("sample", dict(arguments), timeout=arguments.get("timeout"))
+            return [Sample(hand_out(blob), info) for blob, info in drawn]
         deadline = deadline_of(arguments.get("timeout"))
-        await self._until_ready({"task_batch_sizes": {task: 1}}, deadline, "sample")
-        limit = time_left(deadline)
+        ready = {task: min(n, 1) for task, n in sizes.items()}
+        await self._until_ready({"task_batch_sizes": ready}, deadline, "sample")
+        parts = [await self._draw_again(task, n, arguments, time_left(deadline)) for task, n in sizes.items()]
+        return [sample for part in parts for sample in part]
+
+    async def _draw_again(
+        self, task: str, n: int, arguments: Mapping[str, Any], limit: float | None
+    ) -> list[Sample]:
+        """Draw n groups of one task with replacement, from shards that together hold at least one."""
         totals = await self._each("weight", [{"task_name": task}] * len(self._lines), timeout=limit)
-        shares = shares_of(totals)
+        self._betas[task] = totals[0][2]
+        shares = shares_of([total[:2] for total in totals])
         counts = multinomial(n, shares, self._dice)
-        asked = [{**arguments, "n": count, "timeout": 0} for count in counts]
+        asked = [{**arguments, "task_name": task, "n": count, "timeout": 0} for count in counts]
         calls = [
             line.call("sample", each, timeout=limit)
             for line, each in zip(self._lines, asked, strict=True)
             if each["n"]
         ]
-        size = sum(held for _, held in totals)
+        size = sum(held for _, held, _ in totals)
         samples = []
         for share, part in zip(
             (share for share, count in zip(shares, counts, strict=True) if count),

@@ -187,6 +187,7 @@ class Handle:
     delete = asking(ReplayBuffer.delete)
     forget = asking(ReplayBuffer.forget)
     set_rate_limiter = asking(ReplayBuffer.set_rate_limiter)
+    set_sampler = asking(ReplayBuffer.set_sampler)
     save = asking(ReplayBuffer.save)
     resume = asking(ReplayBuffer.resume)
     commit = asking(ReplayBuffer.commit)

@@ -63,6 +63,7 @@ MERGES: Final[Mapping[str, Merge]] = {
     "commit": lambda answers, _: sum(answers),
     "rewind": lambda answers, _: sum(answers),
     "advance": lambda _answers, _: None,
+    "set_sampler": lambda _answers, _: None,
     "ledger": _ledger,
     "query": _query,
     "to_arrow": _tables,

@@ -327,12 +327,13 @@ class Shard:
 
     async def _do_weight(
         self, task_name: str, group_status: Status | str = Status.COMPLETED
-    ) -> tuple[float, int]:
-        """Return the weight of all groups of a task and status, and how many there are."""
+    ) -> tuple[float, int, float]:
+        """Return the weight of all groups of a task and status, how many there are, and the sampler's beta."""
         task = self._here.engine.task(task_name)
         sampler = task.pools[STATUS_CODE[Status.of(group_status)]].sampler
         weigh = getattr(sampler, "total_weight", None)
-        return (float(len(sampler)) if weigh is None else weigh(task.step)), len(sampler)
+        weight = float(len(sampler)) if weigh is None else weigh(task.step)
+        return weight, len(sampler), getattr(task.settings.sampler, "beta", 0.0)
 
     async def _do_available(
         self, task_batch_sizes: Mapping[str, int], group_status: Any

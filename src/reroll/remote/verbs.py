@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.engine.limiters import known_options
+from reroll.engine.selectors.specs import known_spec_options
 from reroll.errors import InvalidArgument
 from reroll.query import And, Compare, Not, OneOf, Or, Query
 
@@ -35,7 +36,7 @@ _IN_ORDER: Final = {
     name: [each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD][1:]
     for name, signature in SIGNATURES.items()
 }
-_NEED_A_LOOK: Final = frozenset({"where", "which", "rate_limiter"})
+_NEED_A_LOOK: Final = frozenset({"where", "which", "rate_limiter", "sampler"})
 _AS_THEY_ARE: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
 """Types that the values of other arguments have mostly, and keep."""
 
@@ -70,11 +71,11 @@ def plain(name: str, value: Any) -> Any:
     """Return an argument as a value that can be written as bytes, if it is known how."""
     if name in ("where", "which") and isinstance(value, Mapping | And | Or | Not | OneOf | Compare):
         return _without_nodes(value)
-    if name == "rate_limiter" and not isinstance(value, str | dict):
-        options = known_options(value)
+    if name in ("rate_limiter", "sampler") and not isinstance(value, str | dict):
+        options = known_options(value) if name == "rate_limiter" else known_spec_options(value)
         if options is None:
             raise InvalidArgument(
-                f"rate_limiter: {value!r} is of a class of your own, which is not known where the buffer is; configure it there"
+                f"{name}: {value!r} is of a class of your own, which is not known where the buffer is; configure it there"
             )
         return options
     if isinstance(value, PathLike):

@@ -45,6 +45,7 @@ class BlockingClient:
     delete = blocking(Client.delete)
     forget = blocking(Client.forget)
     set_rate_limiter = blocking(Client.set_rate_limiter)
+    set_sampler = blocking(Client.set_sampler)
     save = blocking(Client.save)
     resume = blocking(Client.resume)
     commit = blocking(Client.commit)

@@ -109,6 +109,7 @@ class Client:
     delete = asking(ReplayBuffer.delete)
     forget = asking(ReplayBuffer.forget)
     set_rate_limiter = asking(ReplayBuffer.set_rate_limiter)
+    set_sampler = asking(ReplayBuffer.set_sampler)
     save = asking(ReplayBuffer.save)
     resume = asking(ReplayBuffer.resume)
     commit = asking(ReplayBuffer.commit)
@@ -210,21 +211,22 @@ class Client:
     async def sample(
         self,
         n: int,
-        task_name: str,
+        task_name: str | Mapping[str, float],
         *,
         timeout: float | None = None,
         replace: bool = False,
         allow_short: bool = False,
         train_step: int | None = None,
     ) -> list[Sample]:
-        arguments = {"n": n, "task_name": task_name} | _given(
+        tasks = dict(task_name) if isinstance(task_name, Mapping) else task_name
+        arguments: dict[str, Any] = {"n": n, "task_name": tasks} | _given(
             timeout=timeout,
             replace=replace or None,
             allow_short=allow_short or None,
             train_step=train_step,
         )
-        (samples,) = (await self._take("sample", arguments)).values()
-        return samples
+        drawn = await self._take("sample", arguments)
+        return [sample for samples in drawn.values() for sample in samples]
 
     @same_words(ReplayBuffer.lease)
     def lease(self, /, task_batch_sizes: Mapping[str, int], **options: Any) -> Lease:
@@ -308,7 +310,7 @@ class Client:
         groups = map(taken, answer.done, blobs)
         try:
             samples = {
-                task: [Sample(next(groups), SampleInfo(*(info or _UNKNOWN))) for info in infos]
+                task: [Sample(next(groups), SampleInfo(*(info or _UNKNOWN), task)) for info in infos]
                 for task, infos in lent.infos.items()
             }
         except BaseException:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from reroll._version import __version__
-from reroll.buffer.arguments import checked_count, checked_sizes, checked_task
+from reroll.buffer.arguments import checked_count, checked_sizes
+from reroll.buffer.handing import batch_sizes
 from reroll.buffer.packed import Shown
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.shell import open_in
@@ -22,7 +23,7 @@ from reroll.remote.groups import as_bytes, given, received
 from reroll.remote.values import to_bytes
 from reroll.remote.verbs import SIGNATURES
 from reroll.rollout import Status
-from reroll.sample import Sample
+from reroll.sample import Sample, SampleInfo
 from reroll.server.session import Session
 from reroll.server.wire import Answer, Info, Lent
 from reroll.store import Blob
@@ -151,16 +152,16 @@ class Serving:
     async def _do_sample(
         self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
-        replace, allow_short = arguments.get("replace"), arguments.pop("allow_short", False)
-        if replace or checked_count("n", arguments.get("n")) < 1:
-            samples = await self._buffer.sample(**arguments, allow_short=allow_short)
-            infos: dict[str, list[Info | None]] = {
-                arguments["task_name"]: [Info(*info) for _, info in samples]
-            }
+        if arguments.get("replace"):
+            samples = await self._buffer.sample(**arguments)
+            infos: dict[str, list[Info | None]] = {}
+            for _, info in samples:  # task by task
+                infos.setdefault(info.task_name, []).append(_on_its_way(info))
             return Outcome(None, [group for group, _ in samples], Lent(None, False, infos))
-        n, task = arguments.pop("n"), checked_task(arguments.pop("task_name", None))
         arguments.pop("replace", None)
-        batch = await self._buffer.lease({task: n}, wait=not allow_short, **arguments)
+        allow_short = arguments.pop("allow_short", False)
+        sizes = batch_sizes(self._buffer, arguments.pop("n", None), arguments.pop("task_name", None))
+        batch = await self._buffer.lease(sizes, wait=not allow_short, **arguments)
         return self._lent(session, number, batch.id, batch.samples)
 
     async def _do_peek(
@@ -240,7 +241,7 @@ class Serving:
     ) -> Outcome:
         session.leases[number] = lease
         infos: dict[str, list[Info | None]] = {
-            task: [Info(*info) for _, info in drawn] for task, drawn in samples.items()
+            task: [_on_its_way(info) for _, info in drawn] for task, drawn in samples.items()
         }
         lent = Lent(lease, self._config.store is not None, infos)
         return Outcome(None, [group for drawn in samples.values() for group, _ in drawn], lent)
@@ -270,3 +271,7 @@ class Serving:
 _GIVING: Final = frozenset({"take_batch", "lend", "sample", "peek"})
 """Verbs that give groups, which may stay bytes."""
 OWN_VERBS: Final = frozenset(name.removeprefix("_do_") for name in vars(Serving) if name.startswith("_do_"))
+
+
+def _on_its_way(info: SampleInfo) -> Info:
+    return Info(*info[:-1])  # the infos are sent by task

@@ -9,10 +9,18 @@ from reroll.testing.buffer.hand_out import HandOutSuite
 from reroll.testing.buffer.limits import LimitSuite
 from reroll.testing.buffer.look_and_change import LookAndChangeSuite
 from reroll.testing.buffer.puts import PutSuite
+from reroll.testing.buffer.samplers import SamplerSuite
 from reroll.testing.buffer.waiting import WaitingSuite
 
 
-class VerbSuite(PutSuite, HandOutSuite, LimitSuite, LookAndChangeSuite, DropSuite):
+class VerbSuite(
+    PutSuite,
+    HandOutSuite,
+    LimitSuite,
+    LookAndChangeSuite,
+    SamplerSuite,
+    DropSuite,
+):
     """One call at a time. Subclass as `class TestMine(VerbSuite)` with `make`; pytest runs the rest."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from reroll.engine.columns import Columns, IntArray
-from reroll.engine.selectors.selector import Picks, Selector
+from reroll.engine.selectors.selector import Picks, Role, Selector, SelectorSpec, Tunable
 from reroll.errors import WouldBlock
 
 
@@ -17,10 +17,14 @@ class MixtureSelector:
     WouldBlock. Too few replayed ones: fresh rows stand in.
     """
 
-    def __init__(self, columns: Columns, fresh_share: float, fresh: Selector, replay: Selector) -> None:
+    def __init__(
+        self, columns: Columns, role: Role, fresh_share: float, fresh: SelectorSpec, replay: SelectorSpec
+    ) -> None:
         self._columns = columns
         self._share = fresh_share
-        self._fresh, self._replay = fresh, replay
+        self._specs = (fresh, replay)
+        self._fresh: Selector = fresh.build(columns, role)
+        self._replay: Selector = replay.build(columns, role)
         self._is_fresh: set[int] = set()
         self._coin: float | None = None  # drawn once for each pick, kept while the pick has to wait
 
@@ -64,6 +68,14 @@ class MixtureSelector:
                 self._replay.pick(replayed, rng, step=step, replace=replace),
             ]
         )
+
+    def tune(self, spec: Any) -> bool:
+        """Take over the share, and parameters of the parts that those can take over; False where one cannot."""
+        parts = zip((self._fresh, self._replay), self._specs, (spec.fresh, spec.replay), strict=True)
+        if not all(old == new or (isinstance(part, Tunable) and part.tune(new)) for part, old, new in parts):
+            return False
+        self._share, self._specs, self._coin = spec.fresh_share, (spec.fresh, spec.replay), None
+        return True
 
     def slots(self) -> IntArray:
         return np.concatenate((self._fresh.slots(), self._replay.slots()))

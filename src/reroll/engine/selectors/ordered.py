@@ -12,7 +12,7 @@ from reroll.engine.columns import NO_VERSION, Columns, IntArray
 from reroll.engine.selectors.chunks import Key, SortedChunks
 from reroll.engine.selectors.selector import Picks
 
-OrderRole = Literal["sampler", "remover", "age", "trainable"]
+OrderRole = Literal["sampler", "remover", "age", "trainable", "peak"]
 KeysOf = Callable[[Columns, IntArray], Iterable[Key]]
 """The sort keys of rows; each ends with a timestamp, which makes it unique."""
 

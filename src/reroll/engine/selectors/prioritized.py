@@ -189,6 +189,17 @@ class PrioritizedSelector:
         picks = Picks(slots, probability, self._log_importance(probability))
         return Picks.joined([picks, self._pick_zero(n - wanted, rng)]) if wanted < n else picks
 
+    def tune(self, spec: Any) -> bool:
+        """Take over `beta`, which no stored weight depends on; False where weights would change."""
+        if (spec.alpha, spec.half_life, float(spec.reuse_decay)) != (
+            self._alpha,
+            self._half_life,
+            self._reuse_decay,
+        ):
+            return False
+        self._beta = spec.beta
+        return True
+
     def total_weight(self, step: int | None) -> float:
         """Return the weight of all rows together, as of a training step. O(1); faint rows weigh nothing."""
         now = 0 if step is None else step - 1

@@ -6,7 +6,7 @@ live selector of one pool from it. The same interface serves as sampler (who is 
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -84,6 +84,14 @@ class Selector(Protocol):
 
     def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
         """Become what `state` told; the selector is empty, and these are its rows, back in the columns as they were."""
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """A selector that can take over some parameters without being built anew."""
+
+    def tune(self, spec: Any) -> bool:
+        """Take over the parameters of a specification of its own kind; False, and no change, where rows must be filed anew."""
 
 
 class SelectorSpec(Protocol):

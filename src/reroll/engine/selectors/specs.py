@@ -1,12 +1,14 @@
 """What users write: the specifications of selectors, and how configuration files name them."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
 
-from reroll.engine.columns import Columns
+from reroll.engine.columns import Columns, IntArray
+from reroll.engine.selectors.chunks import Key
 from reroll.engine.selectors.mixture import MixtureSelector
 from reroll.engine.selectors.ordered import ByStaleness, Ordered
 from reroll.engine.selectors.prioritized import PrioritizedSelector
@@ -107,11 +109,24 @@ class MaxHeap:
 
 @dataclass(frozen=True, slots=True)
 class LeastUsed:
-    """The least sampled first, then the oldest: a FIFO that moves on."""
+    """The least sampled first, then the oldest: a FIFO that moves on.
+
+    Args:
+        shuffle: among equally often sampled ones, a random order instead of the oldest first, and another one for each
+            number of uses: epochs without repetition, each in a new order. The buffer's seed decides the orders.
+
+    """
 
     type: ClassVar[str] = "least_used"
+    shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shuffle, bool):
+            raise InvalidConfig(f"LeastUsed: shuffle must be True or False, not {self.shuffle!r}")
 
     def build(self, columns: Columns, role: Role) -> Selector:
+        if self.shuffle:
+            return Ordered(columns, role, _by_uses_shuffled)
         return Ordered(
             columns, role, lambda c, s: zip(c.uses[s].tolist(), c.timestamp[s].tolist(), strict=True)
         )
@@ -163,9 +178,7 @@ class Mixture:
                 raise InvalidConfig(f"Mixture: {name} cannot be a Mixture itself")
 
     def build(self, columns: Columns, role: Role) -> Selector:
-        return MixtureSelector(
-            columns, self.fresh_share, self.fresh.build(columns, role), self.replay.build(columns, role)
-        )
+        return MixtureSelector(columns, role, self.fresh_share, self.fresh, self.replay)
 
 
 SELECTORS: dict[str, type[Any]] = {
@@ -210,6 +223,26 @@ def spec_options(spec: SelectorSpec) -> dict[str, Any]:
         value = getattr(spec, option.name)
         options[option.name] = spec_options(value) if hasattr(value, "build") else value
     return options
+
+
+def known_spec_options(spec: SelectorSpec) -> dict[str, Any] | None:
+    """Return `spec_options` of a selector of this library; None for one of a class of the user's own."""
+    parts = [
+        part for part in (getattr(spec, "fresh", None), getattr(spec, "replay", None)) if part is not None
+    ]
+    known = all(type(part) is SELECTORS.get(part.type) for part in (spec, *parts))
+    return spec_options(spec) if known else None
+
+
+def _by_uses_shuffled(columns: Columns, slots: IntArray) -> Iterable[Key]:
+    """Return the keys of `LeastUsed(shuffle=True)`: uses, then a hash of uid, uses and the salt of the columns."""
+    uses = columns.uses[slots]
+    mixed = columns.uid[slots].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed += uses.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03) + np.uint64(columns.salt)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # the finalizer of SplitMix64
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return zip(uses.tolist(), mixed.tolist(), columns.timestamp[slots].tolist(), strict=True)
 
 
 def _check(
