@@ -74,6 +74,9 @@ _OF_ONE_SHARD = {
         "test_takers_of_several_tasks_do_not_lock_each_other_out",
         "test_a_late_comer_does_not_overtake",
         "test_a_taker_is_behind_in_one_of_its_tasks",
+        "test_set_sampler_changes_the_share_of_a_mixture",
+        "test_initial_priority_max_follows_the_largest_that_is_there",
+        "test_shuffled_epochs_repeat_nothing_and_change_their_order",
     ),
     "uids": (
         "test_a_forgotten_group_is_deleted_and_new_when_it_comes_back",
