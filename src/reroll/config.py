@@ -212,7 +212,8 @@ class ReplayBufferConfig(TaskConfig):
         max_resident_bytes: with a store, how many bytes of rollouts stay in memory as well; those that do not fit are
             read when they are handed out. None: all stay.
         on_corrupt: with a store, whether a group whose data were altered on disk raises CorruptData when it is handed
-            out, or is passed over and counted as lost.
+            out, or is passed over and counted as lost; also whether acknowledged commits that are missing raise CorruptData
+            when the buffer is built, or are a warning.
         max_uncommitted_steps: for how many training steps what they consumed is kept, until `commit`, so that `rewind`
             can undo it; 0: not at all; None: 64 with a store, else 0.
         put_id_history: how many put ids are remembered.
@@ -321,7 +322,7 @@ class ReplayBufferConfig(TaskConfig):
         if self.store is None:
             return make(self._groups(), options)
         kept = {"max_resident_bytes": self.max_resident_bytes, "on_corrupt": self.on_corrupt}
-        store = open_store(self.store, sync=self.sync)
+        store = open_store(self.store, sync=self.sync, on_corrupt=self.on_corrupt)
         try:
             return make(self._groups(), {**options, **kept, "store": store})
         except BaseException:

@@ -13,6 +13,7 @@ import pytest
 
 from reroll import ReplayBuffer, ReplayBufferConfig
 from reroll.engine.ledger import closes
+from reroll.store import FILE_NAME
 
 _numbers = count()
 
@@ -25,7 +26,11 @@ def copy_of(store: Path) -> Path:
     """Return a copy of a store as a crash would leave it now: the file and its log, without a last word."""
     copy = store.parent / f"crashed-{next(_numbers)}"
     copy.mkdir()
-    for file in ("replay_buffer.sqlite", "replay_buffer.sqlite-wal"):
+    for file in (
+        f"{FILE_NAME}-commits",
+        FILE_NAME,
+        f"{FILE_NAME}-wal",
+    ):  # the count of commits is never ahead
         if (store / file).exists():
             shutil.copyfile(store / file, copy / file)
     return copy

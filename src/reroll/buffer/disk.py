@@ -35,7 +35,7 @@ from reroll.buffer.recording import (
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
 from reroll.codec import encode
 from reroll.errors import CorruptData, NotStorable, RerollError, StoreFailed
-from reroll.store import MAX_PAYLOAD_BYTES, Blob, Change, Fact, Saved, Store, open_saved
+from reroll.store import MAX_PAYLOAD_BYTES, Blob, Change, Fact, Saved, Store, find_saved
 from reroll.store.connections import failed
 from reroll.waiting import Signal, Waits
 
@@ -344,7 +344,7 @@ class Disk:
 
     async def _copy_payloads(self, path: str | PathLike[str]) -> None:
         groups = self._groups
-        with await self._waits.aside(lambda: open_saved(path)) as saved:
+        with await self._waits.aside(lambda: Saved(find_saved(path))) as saved:  # checked before
             blobs = saved.all_payloads(_pass_over)
             while True:
                 some = await self._waits.aside(lambda: list(islice(blobs, _AT_ONCE)))

@@ -146,7 +146,7 @@ def _load(
     path: str | PathLike[str], *, keep: bool, on_corrupt: Damaged, allow_pickle: bool
 ) -> tuple[Memory, list[int]]:
     """Return what was saved, with the rollouts if they are kept in memory, and the uids of those that are damaged."""
-    with open_saved(path) as saved:
+    with open_saved(path, on_corrupt=on_corrupt) as saved:
         skip = on_corrupt == "skip"
         memory = read(saved, skip=skip, allow_pickle=allow_pickle)
         if memory is None:

@@ -6,6 +6,8 @@
     connections  how files are opened, and what SQLite's errors mean
     closing      what is closed by leaving its `with`
     lock         one writer for a directory
+    commits      how many commits were acknowledged, counted outside of the log
+    in_place     whether the files are still those that were opened
     amending     rows that changed, kept together until they go or are written in place
     writing      changes to SQL, with the counts that tell what is missing
     reading      SQL to rows, facts, payloads and state, verified

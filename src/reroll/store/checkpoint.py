@@ -9,13 +9,14 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from reroll.errors import StoreFailed
-from reroll.store import schema
+from reroll.store import schema, seals
 from reroll.store.ahead import ahead
 from reroll.store.change import Change, net
+from reroll.store.commits import marker_of
 from reroll.store.connections import connect, writing
 from reroll.store.lock import DirectoryLock
 from reroll.store.schema import FILE_NAME
-from reroll.store.writing import Writing
+from reroll.store.writing import IN_USE, Writing
 
 _TEMPORARY = f".{FILE_NAME}.{{}}.tmp"
 _EARLY_S = 0.005
@@ -51,16 +52,26 @@ def lock_directory(directory: Path) -> DirectoryLock:
 
 def settle(path: Path) -> None:
     """Bring the log of a store that was killed into its file: beside a new file it would be taken for that one's."""
-    log = Path(f"{path}-wal")
-    if not log.exists():
+    log, marker = Path(f"{path}-wal"), marker_of(path)
+    if not log.exists() and not marker.exists():
         return
-    if path.exists() and log.stat().st_size:
+    if path.exists() and (marker.exists() or log.stat().st_size):
         with writing(path), closing(connect(path, "rw")) as connection:
+            _close_store(connection)
             is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if is_busy:
             raise StoreFailed(f"{path} is being read: close what reads it, or name another directory")
-    for name in ("-wal", "-shm"):
-        Path(f"{path}{name}").unlink(missing_ok=True)
+    with writing(path):
+        for file in (log, Path(f"{path}-shm"), marker):
+            file.unlink(missing_ok=True)
+
+
+def _close_store(connection: sqlite3.Connection) -> None:
+    """Let a store that was killed be as a closed one, whose commits are counted nowhere else."""
+    with suppress(sqlite3.DatabaseError):  # a damaged file, which is about to be replaced
+        connection.execute(
+            "INSERT OR REPLACE INTO about VALUES (?, 0, ?)", (IN_USE, seals.seal_of(IN_USE, 0))
+        )
 
 
 def write_file(directory: Path, changes: Iterable[Change]) -> None:

@@ -61,6 +61,10 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except RerollError:
         raise
+    except OSError as error:
+        raise StoreFailed(
+            f"{path} cannot be read ({error}): see to the disk and to the permissions, or copy it elsewhere"
+        ) from error
     except (sqlite3.Error, struct.error, LookupError, TypeError, ValueError) as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
         if code & 0xFF in _OUTSIDE and code != sqlite3.SQLITE_IOERR_SHORT_READ:

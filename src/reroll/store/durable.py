@@ -5,6 +5,7 @@ Readers have connections of their own and never wait for the writer, nor it for 
 
 import atexit
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -14,18 +15,20 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal, TypeAlias
 
-from reroll.errors import Closed, RerollError
+from reroll.errors import Closed, CorruptData, RerollError, StoreFailed
 from reroll.store import folding, schema
 from reroll.store.change import Change, Row, net
 from reroll.store.checkpoint import lock_directory, write_checkpoint, write_file
 from reroll.store.closing import Closing
+from reroll.store.commits import LastCommit, Mark, Marker, marker_of, read_marker
 from reroll.store.connections import connect, failed, reading, writing
 from reroll.store.folding import Folding
+from reroll.store.in_place import InPlace
 from reroll.store.lock import DirectoryLock
 from reroll.store.reading import Damaged, Reading
-from reroll.store.saved import Saved
+from reroll.store.saved import OnMissing, Saved, open_checked
 from reroll.store.schema import FILE_NAME
-from reroll.store.writing import Writing
+from reroll.store.writing import COMMITS, IN_USE, STAMP, Writing
 
 Sync: TypeAlias = Literal["os", "disk"]
 Done: TypeAlias = Callable[[BaseException | None], None]
@@ -36,26 +39,43 @@ _SYNCHRONOUS = {"os": "NORMAL", "disk": "FULL"}
 _MAX_IDLE_READERS = 4
 
 
-def open_store(directory: str | os.PathLike[str], *, sync: Sync = "os") -> "Store":
+def open_store(
+    directory: str | os.PathLike[str], *, sync: Sync = "os", on_corrupt: OnMissing = "raise"
+) -> "Store":
     """Open the durable store of a directory, which is made with its parents if need be.
 
     After a crash it holds every change that was acknowledged, each as a whole: with `sync="os"` after the end of the
     process, with `sync="disk"` after that of the machine too. Raises `StoreLocked` if somebody has it open,
-    `CorruptData`, `UnsupportedFormat`, `StoreFailed`.
+    `CorruptData`, `UnsupportedFormat`, `StoreFailed`. With `on_corrupt="skip"` it opens with a warning where acknowledged
+    commits are missing.
     """
     directory = Path(directory)
     path = directory / FILE_NAME
     lock = lock_directory(directory)
     try:
-        if not path.exists():
-            write_file(directory, ())
-        with Saved(path) as saved:  # ours and whole, else nothing is written to it
-            counts = saved.counts()
+        with writing(path):
+            if not path.exists():
+                _check_new(path, on_corrupt)
+                write_file(directory, ())
+        with open_checked(path, on_corrupt) as saved:  # ours and whole, else nothing is written to it
+            last, counts = saved.last_commit(), saved.counts()
             amended = [(number, [row[0] for row in rows]) for number, rows in saved.amended()]
-        return Store(path, lock, sync, counts, amended)
+        return Store(path, lock, sync, last=last, counts=counts, amended=amended)
     except BaseException:
         lock.release()
         raise
+
+
+def _check_new(path: Path, on_corrupt: OnMissing) -> None:
+    """Raise CorruptData if a file that does not exist has left its log or the count of its commits behind."""
+    left = [file for file in (Path(f"{path}-wal"), marker_of(path)) if file.exists()]
+    if left and on_corrupt == "raise":
+        raise CorruptData(
+            f"{path} is missing, and {left[0].name} is there: the groups of a buffer were removed; restore the file from a "
+            f'copy, or open the buffer with on_corrupt="skip" to begin with an empty one'
+        )
+    for file in (*left, Path(f"{path}-shm")):  # a log beside a new file would be taken for that one's
+        file.unlink(missing_ok=True)
 
 
 class Store(Closing):
@@ -66,11 +86,18 @@ class Store(Closing):
         path: Path,
         lock: DirectoryLock,
         sync: Sync,
+        *,
+        last: LastCommit,
         counts: dict[str, int],
         amended: Iterable[tuple[int, list[int]]],
     ) -> None:
         self._path = path
         self._lock = lock
+        self._sync = sync
+        self._last = last.mark
+        self._is_in_use = last.is_in_use
+        self._marker = Marker(path)
+        self._files = InPlace()
         self._pid = os.getpid()
         self._guard = threading.Lock()  # held for moments only
         self._queue: SimpleQueue[tuple[Change, Done] | None] = SimpleQueue()  # None: the end
@@ -79,8 +106,14 @@ class Store(Closing):
         self._idle_readers: list[sqlite3.Connection] = []
         self._commits = 0
         self._connection = _connect_writer(path, sync)
+        try:
+            with writing(path):
+                self._writing = Writing(self._connection, counts, amended)
+                self._open_files()
+        except BaseException:
+            self._connection.close()
+            raise
         self._folding = Folding(path)
-        self._writing = Writing(self._connection, counts, amended)
         self._thread = threading.Thread(target=self._run, name=f"reroll store {path}", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -147,21 +180,61 @@ class Store(Closing):
         return batch
 
     def _commit(self, changes: list[Change]) -> None:
+        if not self._is_in_use:
+            self._begin_use()
         with self._transaction():
             self._writing.apply(net(changes))
+        self._marker.advance(self._last)
         self._commits += 1
 
+    def _begin_use(self) -> None:
+        """Write into the file itself that it is in use: from now on, a log or a marker that is missing shows."""
+        self._marker.create(self._last, sync=self._sync == "disk")
+        self._files.watch(self._marker.path)
+        with self._transaction():
+            pass  # nothing but that
+        self._marker.advance(self._last)
+        self._folding.fold(self._connection)
+        self._is_in_use = True
+
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, in_use: bool = True) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
+            self._check_only_writer()
             yield
-            self._writing.finish()
+            mark = Mark(self._last.number + 1, secrets.randbits(63))
+            about = {COMMITS: mark.number, STAMP: mark.stamp}
+            self._writing.finish(about if in_use == self._is_in_use else {**about, IN_USE: int(in_use)})
             self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+        self._last = mark
+
+    def _open_files(self) -> None:
+        """Remember which files these are, and go on counting commits where a crash has left off."""
+        for name in (self._path, f"{self._path}-wal", f"{self._path}-shm", self._lock.path):
+            self._files.watch(Path(name))
+        acknowledged = read_marker(self._path)
+        if acknowledged is not None and 0 <= acknowledged.number <= self._last.number:
+            self._marker.open()
+            self._marker.advance(self._last)  # a kill may have come between the two writes
+        elif acknowledged is not None or self._is_in_use:  # missing commits were accepted
+            self._marker.create(self._last, sync=self._sync == "disk")
+        self._files.watch(self._marker.path)
+
+    def _check_only_writer(self) -> None:
+        """Raise StoreFailed, within a transaction, if another process may write here, or has."""
+        self._files.check()
+        found = self._connection.execute("SELECT value FROM about WHERE name = ?", (COMMITS,)).fetchone()
+        number = 0 if found is None else found[0]
+        if number != self._last.number:
+            raise StoreFailed(
+                f"{self._path} was written by another process: it is at commit {number}, and this buffer wrote commit "
+                f"{self._last.number}; end the other process, and open the buffer again"
+            )
 
     # --- reading
 
@@ -265,19 +338,22 @@ class Store(Closing):
         self._folding.close()
         try:
             if self._error is None:
-                if self._writing.is_in_use:
+                if self._is_in_use or self._writing.is_in_use:
                     self._write_in_place()
                 self._connection.execute("PRAGMA busy_timeout = 0")  # whoever still reads needs the log
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error:
+                is_busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if not is_busy:
+                    self._marker.remove()
+        except (sqlite3.Error, OSError, RerollError):
             pass  # all is in the log, and the next to open it goes on from there
         finally:
+            self._marker.close()
             self._connection.close()
             self._lock.release()
 
     def _write_in_place(self) -> None:
         """Leave a file as a checkpoint is, which older versions of this read as well."""
-        with self._transaction():
+        with self._transaction(in_use=False):
             self._writing.write_in_place()
             schema.mark(self._connection, schema.FORMAT)
 

@@ -53,6 +53,11 @@ class Folding:
             except RuntimeError:  # the interpreter ends, and begins no threads any more
                 self._finish(connection)
 
+    def fold(self, connection: sqlite3.Connection) -> None:
+        """Bring what is in the log into the file now, as far as no reader needs it."""
+        with suppress(sqlite3.Error):  # all is in the log, and the next time comes
+            _fold(connection)
+
     def close(self) -> None:
         """Wait for the thread. Idempotent."""
         if self._thread is not None:
@@ -60,8 +65,7 @@ class Folding:
             self._thread = None
 
     def _finish(self, connection: sqlite3.Connection) -> None:
-        with suppress(sqlite3.Error):  # all is in the log, and the next time comes
-            _fold(connection)
+        self.fold(connection)
         self._bytes = 0
 
     def _run(self) -> None:

@@ -73,6 +73,11 @@ class DirectoryLock:
         except FileNotFoundError:
             return False
 
+    @property
+    def path(self) -> Path:
+        """The lock file."""
+        return self._path
+
     def release(self) -> None:
         """Give the right back. Idempotent."""
         descriptor, self._descriptor = self._descriptor, None
@@ -80,7 +85,8 @@ class DirectoryLock:
             return
         _HELD.discard(self)
         with contextlib.suppress(OSError):  # a file that stays does no harm
-            self._path.unlink()
+            if self._is_in_place(descriptor):  # else it is that of another holder
+                self._path.unlink()
         os.close(descriptor)
 
     def forget(self) -> None:

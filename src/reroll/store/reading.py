@@ -10,9 +10,10 @@ from reroll.errors import CorruptData, UnknownUid
 from reroll.store import seals
 from reroll.store.amending import AMENDED, read_amended
 from reroll.store.change import Row
+from reroll.store.commits import LastCommit, Mark
 from reroll.store.connections import reading
 from reroll.store.schema import COLUMNS, KIND
-from reroll.store.writing import FACTS, PAYLOADS, ROWS, STATES
+from reroll.store.writing import COMMITS, FACTS, IN_USE, PAYLOADS, ROWS, STAMP, STATES
 
 Damaged: TypeAlias = Callable[[int], None]
 """Is told the uid of what was altered, and passed over."""
@@ -29,6 +30,14 @@ class Reading:
 
     def counts(self) -> dict[str, int]:
         """Return how much of everything is there. O(kinds of facts)."""
+        return {name: value for name, value in self._about().items() if name not in (COMMITS, STAMP, IN_USE)}
+
+    def last_commit(self) -> LastCommit:
+        """Return the last commit of a durable store; number 0 in a checkpoint, which has none."""
+        about = self._about()
+        return LastCommit(Mark(about.get(COMMITS, 0), about.get(STAMP, 0)), bool(about.get(IN_USE, 0)))
+
+    def _about(self) -> dict[str, int]:
         with reading(self._path):
             about = {}
             for name, value, crc in self._connection.execute("SELECT name, value, crc FROM about"):

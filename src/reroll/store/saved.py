@@ -2,16 +2,22 @@
 
 import os
 import sqlite3
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from reroll.errors import CorruptData, SavedNotFound, StoreFailed
 from reroll.store import schema
 from reroll.store.change import Row
 from reroll.store.closing import Closing
+from reroll.store.commits import LastCommit, check_commits, read_marker
 from reroll.store.connections import connect, reading
 from reroll.store.reading import Damaged, Reading
 from reroll.store.schema import FILE_NAME
+
+OnMissing: TypeAlias = Literal["raise", "skip"]
+"""What to do about acknowledged commits that are missing."""
 
 
 class Saved(Closing):
@@ -46,6 +52,10 @@ class Saved(Closing):
     def counts(self) -> dict[str, int]:
         """Return how many rows, payloads and states there are, and `facts <kind>` for each kind."""
         return self._reading.counts()
+
+    def last_commit(self) -> LastCommit:
+        """Return the last commit of a durable store; number 0 in a checkpoint, which has none."""
+        return self._reading.last_commit()
 
     def rows(self, damaged: Damaged | None = None) -> Iterator[Row]:
         """Yield every row, by uid. Raises `CorruptData` for one that was altered, or in the end if some are missing.
@@ -87,13 +97,36 @@ class Saved(Closing):
         self._connection.close()
 
 
-def open_saved(path: str | os.PathLike[str]) -> Saved:
+def open_saved(path: str | os.PathLike[str], *, on_corrupt: OnMissing = "raise") -> Saved:
     """Open what was saved: the directory, or the file itself.
 
-    Raises `SavedNotFound`, `CorruptData` (truncated, altered, no database), `UnsupportedFormat` (newer, or foreign),
-    `StoreFailed` (the disk or the permissions).
+    Raises `SavedNotFound`, `CorruptData` (truncated, altered, no database, or without commits that were acknowledged),
+    `UnsupportedFormat` (newer, or foreign), `StoreFailed` (the disk or the permissions). With `on_corrupt="skip"` missing
+    commits are a warning.
     """
-    return Saved(find_saved(path))
+    return open_checked(find_saved(path), on_corrupt)
+
+
+def open_checked(path: Path, on_corrupt: OnMissing) -> Saved:
+    """Open a file, and see whether it holds every commit that was acknowledged; else as `open_saved`."""
+    acknowledged = read_marker(path)
+    while True:
+        saved = Saved(path)
+        try:
+            check_commits(path, saved.last_commit(), acknowledged)
+        except CorruptData as error:
+            before, acknowledged = acknowledged, read_marker(path)
+            if acknowledged != before:  # a store was opened or closed between the two looks
+                saved.close()
+                continue
+            if on_corrupt == "raise":
+                saved.close()
+                raise
+            warnings.warn(str(error), UserWarning, stacklevel=3)
+        except BaseException:
+            saved.close()
+            raise
+        return saved
 
 
 def find_saved(path: str | os.PathLike[str]) -> Path:
@@ -128,6 +161,8 @@ def begin_reading(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    if path.stat().st_size == 0:  # SQLite would delete its log
+        raise CorruptData(f"{path} is truncated: it is empty; restore it from a copy")
     connection = connect(path, "ro")
     try:
         connection.execute("PRAGMA schema_version").fetchone()

@@ -18,6 +18,8 @@ from reroll.store.schema import COLUMNS, KIND
 
 ROWS, PAYLOADS, STATES, FACTS = "rows", "payloads", "states", "facts "
 """What is counted; facts by their kind."""
+COMMITS, STAMP, IN_USE = "commits", "stamp", "in use"
+"""About the last commit of a durable store, which checkpoints do not have; see `store.commits`."""
 
 _WIDTHS = {ROWS: len(COLUMNS) + 1, PAYLOADS: 3}
 _MAX_AT_ONCE = 64
@@ -87,10 +89,11 @@ class Writing:
             self._insert_rows(rows)
             self._delete_unneeded()
 
-    def finish(self) -> None:
-        """Write the counts; the owner commits."""
-        if self._counted:
-            self._describe({name: self._counts[name] for name in self._counted})
+    def finish(self, about: Mapping[str, int] | None = None) -> None:
+        """Write the counts, and what else there is to say about the file; the owner commits."""
+        entries = {**{name: self._counts[name] for name in self._counted}, **(about or {})}
+        if entries:
+            self._describe(entries)
             self._counted.clear()
 
     def _write_rows(self, rows: Sequence[Row]) -> None:
