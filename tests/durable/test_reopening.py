@@ -19,6 +19,7 @@ from reroll import (
     Queue,
     SampleToInsertRatio,
     StalenessWindow,
+    WaitTimeout,
     register,
 )
 from reroll.engine.limiters import Window
@@ -575,3 +576,40 @@ async def test_rollouts_that_are_being_written_stay_in_memory(tmp_path):
     await writer
     assert uids_of(await buffer.peek([1])) == [1]
     await buffer.close()
+
+
+@pytest.mark.parametrize("way", ["reopened", "resumed"])
+async def test_a_smaller_capacity_holds_as_soon_as_the_buffer_is_there(tmp_path, way):
+    buffer = fifo(tmp_path / "store", capacity=9, remover="fifo")
+    await fill(buffer, 8)
+    smaller = {"capacity": 3, "remover": "fifo"}
+    if way == "reopened":
+        again = crashed(buffer, **smaller)
+    else:
+        await buffer.save(tmp_path / "saved")
+        again = fifo(tmp_path / "resumed", **smaller)
+        await again.resume(tmp_path / "saved")
+    for each in (again, crashed(again, **smaller)):
+        assert await each.count(TASK, "completed") == len(each) == 3
+        assert (await each.stats()).tasks[TASK].limits.occupied == 3
+        shown = await picture(each)
+        assert [row.uid for row in shown["rows"]] == [6, 7, 8]
+        assert shown["ledger"][TASK]["evicted"].groups == 5
+        await each.close()
+    await buffer.close()
+
+
+async def test_a_smaller_capacity_without_a_remover_drops_nothing_and_warns(tmp_path):
+    buffer = fifo(tmp_path / "store", capacity=9)
+    await fill(buffer, 8)
+    with pytest.warns(UserWarning, match="holds 8 COMPLETED groups, above its capacity of 3: all are kept"):
+        again = crashed(buffer, capacity=3)
+    assert await again.count(TASK, "completed") == 8
+    assert (await again.stats()).tasks[TASK].limits.occupied == 8
+    await again.get(5, TASK, "completed")
+    with pytest.raises(WaitTimeout):
+        await again.put(group(), TASK, timeout=0.01)
+    await again.get(1, TASK, "completed")
+    assert await again.put(group(), TASK) == 9
+    for each in (buffer, again):
+        await each.close()

@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from reroll.buffer.watching import Watch
 from reroll.buffer.written import trusting_nothing
 from reroll.engine.ledger import Dropped
 from reroll.engine.rewinding import bring_home
-from reroll.engine.state import restore, write_off
+from reroll.engine.state import keep_limits, restore, write_off
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
 from reroll.store import Store
@@ -110,6 +111,7 @@ class Shell:
                 home = bring_home(self._engine)
                 if memory.leftovers:
                     write_off(self._engine)
+                evicted = keep_limits(self._engine)  # those of now, which may be lower
         except BaseException:
             vars(self._engine).update(before)
             if self._engine.dropped:
@@ -125,7 +127,16 @@ class Shell:
         self._put_ids.restore(memory.put_ids)
         self._groups.out.returned = set(memory.small["returned"])
         self._groups.out.superseded = memory.superseded
-        self._groups.come_home(*home)  # whoever had them is no more
+        self._groups.come_home(home.back, np.concatenate([home.gone, evicted]))  # whoever had them is no more
+        for task in self._engine.tasks.values():
+            if not task.has_room(0):
+                warnings.warn(
+                    f"task {task.name!r} holds {len(task.completed)} COMPLETED groups, above its capacity of "
+                    f"{task.settings.capacity}: all are kept, and puts wait until there is room; raise the capacity, or "
+                    "configure a remover",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
     def _rest(self) -> dict[str, Any]:
         """Return what is to be remembered beside engine, groups, leases and put ids."""

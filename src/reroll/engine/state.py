@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from reroll.engine.columns import PLACES, RESIDENT, Columns
+from reroll.engine.columns import PLACES, RESIDENT, Columns, IntArray
 from reroll.engine.engine import Engine
+from reroll.engine.moves import NOBODY
 from reroll.engine.task import REJECTED, Task
 from reroll.errors import InvalidArgument
 
@@ -82,6 +83,14 @@ def write_off(engine: Engine) -> None:
         task.counters.deletes = task.counters.inserts - len(task.completed)
         counted = mine[(columns.place[mine] == RESIDENT) & ~np.isin(columns.status[mine], REJECTED)]
         task.num_bytes = int(columns.num_bytes[counted].sum())
+
+
+def keep_limits(engine: Engine) -> IntArray:
+    """Evict rows beyond the limits of now, where a remover or a ring lets rows go; return their slots."""
+    gone = [NOBODY]
+    for task in engine.tasks.values():
+        gone += [engine.evict_overflow(task), engine.trim_rejected(task)]
+    return np.concatenate(gone)
 
 
 def _rng_state(rng: np.random.Generator) -> dict[str, Any]:
