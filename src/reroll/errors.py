@@ -33,7 +33,12 @@ UnstorableWarning                      a warning: a group was put that could not
 All are picklable (they cross process borders) and say what to do next.
 """
 
+import reprlib
 from collections.abc import Sequence
+from typing import Final
+
+_repr: Final = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 100
 
 
 class RerollError(Exception):
@@ -162,3 +167,11 @@ class UncommittedWarning(UserWarning):
 
 class UnstorableWarning(UserWarning):
     """A group was put into a buffer in memory that `save` would refuse; the message names the path and what to do."""
+
+
+def shown(value: object) -> str:
+    """Return a value as a message can show it: short, whatever its size, and without fail."""
+    try:
+        return _repr.repr(value)
+    except Exception:  # noqa: BLE001  (an integer too long to print, or an object that cannot be shown)
+        return f"a value of type {type(value).__name__}"

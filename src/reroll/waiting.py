@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from reroll.errors import InvalidArgument, WaitTimeout
+from reroll.errors import InvalidArgument, WaitTimeout, shown
+from reroll.rollout.foreign import read_number
 
 if TYPE_CHECKING:
     import asyncio
@@ -349,11 +350,18 @@ def on_signal() -> "asyncio.Event":
 
 def deadline_of(timeout: float | None, name: str = "timeout") -> float | None:
     """Return when, by `time.monotonic`, a timeout in seconds ends. Raises InvalidArgument."""
-    if timeout is None or timeout == math.inf:
+    seconds = read_seconds(timeout, name)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def read_seconds(value: object, name: str) -> float | None:
+    """Return a number of seconds as a plain float; None for None and for infinity. Raises InvalidArgument."""
+    if value is None:
         return None
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
-        raise InvalidArgument(f"{name} must be None or a number of seconds of at least 0, not {timeout!r}")
-    return time.monotonic() + timeout
+    seconds = read_number(value)
+    if seconds is None or not seconds >= 0:
+        raise InvalidArgument(f"{name} must be None or a number of seconds of at least 0, not {shown(value)}")
+    return None if seconds == math.inf else seconds
 
 
 def _nothing() -> None:

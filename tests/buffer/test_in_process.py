@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from types import SimpleNamespace
 
 import pytest
 
@@ -224,3 +225,24 @@ async def test_a_refused_put_does_not_mark_fields_of_a_pydantic_model_as_set():
     with pytest.raises(InvalidArgument):
         await buffer.put([item], "t", priority=-1.0)
     assert item.model_fields_set == before
+
+
+async def test_a_patch_that_an_object_refuses_leaves_it_as_it_was():
+    class Own(SimpleNamespace):
+        @property
+        def length(self) -> int:
+            return 2
+
+        def state(self) -> None: ...
+
+    def made() -> Own:
+        fields = {"status": "completed", "seq_staleness": 0, "response_ids": [1], "response_model_steps": [1]}
+        return Own(reward=1.0, **fields)
+
+    buffer = ReplayBufferConfig().build()
+    items = [made(), made()]
+    uid = await buffer.put(items, "t")
+    for refused in ("length", "state", "reward"):
+        with pytest.raises(InvalidArgument):
+            await buffer.patch(uid, reward=[5.0, 5.0], **{refused: [1, "x"]})
+        assert items == [made(), made()]

@@ -1,46 +1,123 @@
 """Checks of what callers hand in: each returns the value in its plain form, or raises InvalidArgument."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from reroll.engine.task import EXPIRABLE, STATUS_CODE, STATUSES
-from reroll.errors import InvalidArgument
-from reroll.query import Query
+from reroll.errors import InvalidArgument, shown
+from reroll.query import Query, Scalar
 from reroll.rollout import Status, check_threshold
+from reroll.rollout.foreign import read_integer, read_number
 
 Where = Mapping[str, Any] | Query
 """A query, written as a dict or parsed."""
 
 
 _BOUND: Final = 1 << 62
+_LONGEST_NAME: Final = 1_000
 
 
 def checked_task(task_name: object) -> str:
     if not isinstance(task_name, str) or not task_name:
-        raise InvalidArgument(f"task_name must be a text that is not empty, not {task_name!r}")
-    return task_name
+        raise InvalidArgument(f"task_name must be a text that is not empty, not {shown(task_name)}")
+    if len(task_name) > _LONGEST_NAME:
+        raise InvalidArgument(
+            f"task_name must have at most {_LONGEST_NAME} characters, not {len(task_name)}: {shown(task_name)}"
+        )
+    return checked_text("task_name", task_name)
+
+
+def checked_text(name: str, value: str) -> str:
+    """Return a text as a plain str; lone surrogates, which no file can hold, are refused."""
+    plain = value if type(value) is str else str.__str__(value)
+    if not plain.isascii():
+        try:
+            plain.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(
+                f"{name} must be valid Unicode: {shown(value)}; decode it with errors='replace'"
+            ) from None
+    return plain
 
 
 def checked_count(name: str, value: object) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise InvalidArgument(f"{name} must be a whole number, not {value!r}")
-    if abs(int(value)) >= _BOUND:
-        raise InvalidArgument(f"{name} must be a whole number of less than 63 bits, not {value!r}")
-    return int(value)
+    if type(value) is int and -_BOUND < value < _BOUND:
+        return value
+    return read_integer(name, value)
+
+
+def checked_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidArgument(f"{name} must be True or False, not {shown(value)}")
+    return bool(value)
+
+
+def checked_choice(name: str, value: object, choices: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, not {shown(value)}")
+    return str.__str__(value)
+
+
+def checked_path(path: object) -> Path:
+    """Return the directory that an argument names."""
+    try:
+        directory = Path(path)  # type: ignore[arg-type]
+        str(directory).encode()
+        if str(path) and "\0" not in str(directory):
+            with suppress(PermissionError):
+                directory.exists()  # raises for names that are too long
+            return directory
+    except (TypeError, ValueError, OSError):
+        pass
+    raise InvalidArgument(f"path must name a directory, not {shown(path)}")
+
+
+def checked_tags(tags: object) -> dict[str, Scalar] | None:
+    """Return names and values to query by, as plain values."""
+    if tags is None:
+        return None
+    if not isinstance(tags, Mapping):
+        raise InvalidArgument(f"tags must be a mapping of names to values, not {shown(tags)}")
+    return {_tag_name(name): _tag_value(name, value) for name, value in tags.items()}
+
+
+def _tag_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"tags: a name must be a text, not {shown(name)}")
+    return checked_text("tags: a name", name)
+
+
+def _tag_value(name: str, value: object) -> Scalar:
+    if value is None or isinstance(value, bool | np.bool_):
+        return value if value is None else bool(value)
+    if isinstance(value, str):
+        return checked_text(f"tags: {shown(name)}", value)
+    if hasattr(value, "__index__"):
+        return read_integer(f"tags: {shown(name)}", value)
+    number = read_number(value)
+    if number is None:
+        raise InvalidArgument(
+            f"tags: {shown(name)} must be a text, a number, a boolean or None, not {shown(value)}"
+        )
+    return number
 
 
 def checked_sizes(sizes: object) -> dict[str, int]:
     """Return how many groups are wanted by task; zero or less means none."""
     if not isinstance(sizes, Mapping):
-        raise InvalidArgument(f"task_batch_sizes must be a mapping of task names to numbers, not {sizes!r}")
+        raise InvalidArgument(
+            f"task_batch_sizes must be a mapping of task names to numbers, not {shown(sizes)}"
+        )
     return {
         checked_task(name): n
         if type(n) is int and abs(n) < _BOUND
-        else checked_count(f"batch size of {name!r}", n)
+        else checked_count(f"batch size of {shown(name)}", n)
         for name, n in sizes.items()
     }
 
@@ -57,34 +134,46 @@ def checked_step(name: str, step: object) -> int | None:
 def checked_thresholds(name: str, thresholds: object, *, optional: bool = False) -> dict[str, int | None]:
     """Return the thresholds by task; None, where it is allowed, is none."""
     if not isinstance(thresholds, Mapping):
-        raise InvalidArgument(f"{name} must be a mapping of task names to numbers, not {thresholds!r}")
-    for task, threshold in thresholds.items():
-        checked_task(task)
+        raise InvalidArgument(f"{name} must be a mapping of task names to numbers, not {shown(thresholds)}")
+    found = {
+        checked_task(task): check_threshold(f"{name}[{shown(task)}]", n) for task, n in thresholds.items()
+    }
+    for task, threshold in found.items():
         if threshold is None and not optional:
             raise InvalidArgument(
                 f"{name}[{task!r}] must be a number; leave the task out if nothing is to expire"
             )
-        check_threshold(f"{name}[{task!r}]", threshold)
-    return dict(thresholds)
+    return found
 
 
 def checked_flags(name: str, flags: object) -> dict[str, bool]:
-    if not isinstance(flags, Mapping) or not all(isinstance(flag, bool) for flag in flags.values()):
-        raise InvalidArgument(f"{name} must be a mapping of task names to True or False, not {flags!r}")
-    return {checked_task(task): flag for task, flag in flags.items()}
+    if not isinstance(flags, Mapping):
+        raise InvalidArgument(f"{name} must be a mapping of task names to True or False, not {shown(flags)}")
+    return {checked_task(task): checked_flag(f"{name}[{shown(task)}]", flag) for task, flag in flags.items()}
 
 
 def checked_names(name: str, values: object) -> list[Any]:
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidArgument(f"{name} must be a list, such as [{values!r}]")
-    return list(values)
+    if isinstance(values, str | bytes):
+        raise InvalidArgument(f"{name} must be a list, such as [{shown(values)}]")
+    return _listed(name, values)
+
+
+def _listed(name: str, values: object) -> list[Any]:
+    try:
+        return list(values)  # type: ignore[call-overload, no-any-return]
+    except Exception as error:  # noqa: BLE001  (whatever iterating it raises, such as for an array without dimensions)
+        raise InvalidArgument(f"{name} must be a list, not {shown(values)} ({error})") from None
 
 
 def checked_id(name: str, value: object) -> Any:
+    if type(value) is str or type(value) is int or value is None:
+        return value
     try:
         hash(value)
-    except TypeError:
-        raise InvalidArgument(f"{name} must be hashable, such as a text or a number, not {value!r}") from None
+    except Exception:  # noqa: BLE001  (whatever its class raises)
+        raise InvalidArgument(
+            f"{name} must be hashable, such as a text or a number, not {shown(value)}"
+        ) from None
     return value
 
 
@@ -100,22 +189,22 @@ def checked_statuses(statuses: Iterable[Any]) -> tuple[int, ...]:
 
 
 def checked_uids(uids: object) -> list[int]:
-    if isinstance(uids, str | bytes | Mapping) or not isinstance(uids, Iterable):
-        raise InvalidArgument(f"uids must be a list of uids, not {uids!r}")
-    return [checked_count("uid", uid) for uid in uids]
+    if isinstance(uids, str | bytes | Mapping):
+        raise InvalidArgument(f"uids must be a list of uids, not {shown(uids)}")
+    return [checked_count("uid", uid) for uid in _listed("uids", uids)]
 
 
 def checked_mix(weights: Mapping[Any, Any]) -> dict[str, float]:
     """Return the weight of each task of a mix. Raises InvalidArgument."""
     found = {}
     for task, weight in weights.items():
-        try:
-            found[checked_task(task)] = float(weight)
-        except (TypeError, ValueError, OverflowError):
-            raise InvalidArgument(f"weight of task {task!r} must be a number, not {weight!r}") from None
+        number = read_number(weight)
+        if number is None:
+            raise InvalidArgument(f"weight of task {shown(task)} must be a number, not {shown(weight)}")
+        found[checked_task(task)] = number
     if not found or not all(0 <= weight <= 1e100 for weight in found.values()) or not sum(found.values()) > 0:
         raise InvalidArgument(
-            f"a mix of tasks needs finite weights of at least 0, one of them positive, not {dict(weights)!r}"
+            f"a mix of tasks needs finite weights of at least 0, one of them positive, not {shown(dict(weights))}"
         )
     return found
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from reroll.buffer.arguments import (
     Where,
+    checked_count,
     checked_flags,
     checked_statuses,
     checked_step,
@@ -24,7 +25,7 @@ from reroll.engine.rows import find
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import selector_spec
 from reroll.engine.window import StalenessWindow
-from reroll.errors import InvalidArgument, NotStorable
+from reroll.errors import InvalidArgument, NotStorable, shown
 from reroll.query import Query, Scalar, parse_query
 from reroll.rollout import Status
 
@@ -53,9 +54,14 @@ class Changing(Shell):
             raise InvalidArgument("current_train_step must be told: the training step that is prepared next")
         thresholds = checked_thresholds("task_stale_thresholds", task_stale_thresholds)
         by_token = checked_thresholds(
-            "task_token_stale_thresholds", task_token_stale_thresholds or {}, optional=True
+            "task_token_stale_thresholds",
+            {} if task_token_stale_thresholds is None else task_token_stale_thresholds,
+            optional=True,
         )
-        retryable = checked_flags("expired_groups_retryable_by_task", expired_groups_retryable_by_task or {})
+        retryable = checked_flags(
+            "expired_groups_retryable_by_task",
+            {} if expired_groups_retryable_by_task is None else expired_groups_retryable_by_task,
+        )
         chosen = None if statuses is None else checked_statuses(statuses)
         expired = {}
         for name in dict.fromkeys((*thresholds, *by_token)):
@@ -96,8 +102,11 @@ class Changing(Shell):
         """
         self._check_open()
         if not isinstance(priorities, Mapping):
-            raise InvalidArgument(f"priorities must be a mapping of uids to numbers, not {priorities!r}")
-        checked = {uid: checked_priority(value, f"priority of {uid!r}") for uid, value in priorities.items()}
+            raise InvalidArgument(f"priorities must be a mapping of uids to numbers, not {shown(priorities)}")
+        checked = {
+            checked_count("uid", uid): checked_priority(value, f"priority of {shown(uid)}")
+            for uid, value in priorities.items()
+        }
         known = [uid for uid in checked if self._groups.is_resident(uid)]
         weights = np.array([checked[uid] for uid in known], np.float64)
         self._engine.set_priorities(self._groups.slots(known), weights)
@@ -115,6 +124,7 @@ class Changing(Shell):
         where groups are kept on disk, and nothing has changed then.
         """
         self._check_open()
+        uid = checked_count("uid", uid)
         if self._disk is None:
             self._groups.patch(uid, fields, tags)
             self._waits.wake()  # it may take fewer bytes now

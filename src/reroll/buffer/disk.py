@@ -24,6 +24,7 @@ from reroll.buffer.packed import Packed
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import (
     SUPERSEDED,
+    check_row,
     read_rollouts,
     write_group_id,
     write_put_id,
@@ -157,6 +158,20 @@ class Disk:
             write_group_id(group_id, allow_pickle=self._allow_pickle)
         if put_id is not None and type(put_id) not in (str, int):
             write_put_id(put_id, allow_pickle=self._allow_pickle)
+
+    def check_row(self, uid: int | None) -> None:
+        """Raise NotStorable, and delete the group, if its row could not be written: a bad row fails no other call."""
+        if uid is None or (slot := self._groups.slot_of(uid)) is None:
+            return
+        columns = self._groups.engine.columns
+        (group,) = self._groups.groups(np.array([slot]))
+        try:
+            check_row(
+                group, columns.group_id.get(slot), columns.tags.get(slot), allow_pickle=self._allow_pickle
+            )
+        except NotStorable:
+            self._groups.delete(np.array([slot]))
+            raise
 
     def add(self, uid: int | None, encoded: Encoded) -> None:
         """Let the rollouts of a group that was just put or changed be written with its row."""

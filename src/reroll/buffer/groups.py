@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from reroll.buffer.arguments import checked_tags
 from reroll.buffer.group import Group, tell_uid
 from reroll.buffer.hand_outs import HandOuts
 from reroll.buffer.packed import Packed
@@ -22,6 +23,7 @@ from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
 from reroll.errors import InvalidArgument, Superseded
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
+from reroll.rollout.foreign import MOST_TOKENS
 
 
 class Groups(HandOuts):
@@ -43,20 +45,17 @@ class Groups(HandOuts):
     ) -> Put:
         """Check a put and look at its rollouts. Raises InvalidArgument; changes nothing."""
         rules = self.rules_of(task_name)
-        members, summary = look(
-            items,
-            rules,
-            model_step=model_step,
-            current_train_step=current_train_step,
-            stale_threshold=stale_threshold,
-            token_stale_threshold=token_stale_threshold,
-        )
+        members, summary = look(items, rules, model_step=model_step)
+        if summary.num_tokens >= MOST_TOKENS:
+            raise InvalidArgument(
+                f"a group must have fewer than {MOST_TOKENS} tokens, not {summary.num_tokens}; see num_tokens of its rollouts"
+            )
         weight: float | None
         if priority is not None:
             weight = checked_priority(priority)
         else:
             weight = None if isinstance(members, Packed) else priority_of(members, rules.signal)
-        checked_tags = _checked_tags(tags)
+        named = checked_tags(tags)
         continues = self.out.recognise(items, uid)
         attempt = 1
         if continues is not None and self.out.is_awaited(continues):
@@ -76,7 +75,7 @@ class Groups(HandOuts):
             continues=continues,
             attempt=attempt,
             priority=weight,
-            tags=checked_tags,
+            tags=named,
         )
         if put.decide().status is Status.COMPLETED:
             self.engine.check_size(summary.num_bytes)
@@ -228,7 +227,7 @@ class Groups(HandOuts):
         """
         (slot,) = self.slots([uid]).tolist()
         columns, group = self.engine.columns, self._group(slot)
-        checked_tags = _checked_tags(tags)
+        named = checked_tags(tags)
         (handed,) = self.look([uid])
         self.load(handed.groups)
         items = group.items  # as objects, whoever wants bytes
@@ -241,8 +240,8 @@ class Groups(HandOuts):
         self.engine.change(
             slot, {name: row[name] for name in ("num_bytes", "trainable", "reward_mean", "reward_std")}
         )
-        if checked_tags:
-            columns.tags[slot] = {**columns.tags.get(slot, {}), **checked_tags}
+        if named:
+            columns.tags[slot] = {**columns.tags.get(slot, {}), **named}
 
     def _is_out(self, uid: int) -> bool:
         """Return whether a group is out; one that came back because its holder seemed dead goes out once more."""
@@ -289,16 +288,3 @@ class Groups(HandOuts):
             if put.tags is not None:
                 columns.tags[slot] = put.tags
         return uid, slot, gone
-
-
-def _checked_tags(tags: Mapping[str, Scalar] | None) -> dict[str, Scalar] | None:
-    if tags is None:
-        return None
-    if not isinstance(tags, Mapping):
-        raise InvalidArgument(f"tags must be a mapping of names to values, not {tags!r}")
-    for name, value in tags.items():
-        if not isinstance(name, str) or not (value is None or isinstance(value, bool | int | float | str)):
-            raise InvalidArgument(
-                f"tags: {name!r}: {value!r} is no name with a text, number, boolean or None"
-            )
-    return dict(tags)

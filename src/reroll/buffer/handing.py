@@ -7,10 +7,12 @@ from typing import Any
 
 from reroll.buffer.arguments import (
     checked_count,
+    checked_flag,
     checked_mix,
     checked_sizes,
     checked_step,
     checked_task,
+    checked_uids,
     task_shares,
 )
 from reroll.buffer.batch import Batch, Lease
@@ -20,7 +22,7 @@ from reroll.engine.task import COMPLETED, REJECTED, STATUS_CODE, STATUSES, Task
 from reroll.errors import InvalidArgument, UncommittedWarning
 from reroll.rollout import Status
 from reroll.sample import Sample
-from reroll.waiting import deadline_of
+from reroll.waiting import deadline_of, read_seconds
 
 
 class HandingOut(Shell):
@@ -30,7 +32,7 @@ class HandingOut(Shell):
         self, batch_size: int, task_name: str, group_status: Status | str, *, train_step: int | None = None
     ) -> list[list[Any]]:
         """Take up to `batch_size` groups of one task and status, in the sampler's order; never waits."""
-        checked_task(task_name)
+        task_name = checked_task(task_name)
         groups, _ = await self.take_batch(
             {task_name: batch_size}, group_status=group_status, train_step=train_step
         )
@@ -119,6 +121,7 @@ class HandingOut(Shell):
         """
         self._check_open()
         deadline = deadline_of(timeout)
+        replace, allow_short = checked_flag("replace", replace), checked_flag("allow_short", allow_short)
         step = checked_step("train_step", train_step)
         sizes = batch_sizes(self, n, task_name)
         wanted = {self._engine.task(name): count for name, count in sizes.items() if count}
@@ -179,7 +182,7 @@ class HandingOut(Shell):
     async def ack_lease(self, lease: int, *, train_step: int | None = None) -> None:
         """Acknowledge a lease by its id; what `Batch.ack` does."""
         self._check_open()
-        step = checked_step("train_step", train_step)
+        step, lease = checked_step("train_step", train_step), checked_count("lease", lease)
         try:
             self._leases.ack(lease, step)
         finally:
@@ -189,21 +192,21 @@ class HandingOut(Shell):
     async def nack_lease(self, lease: int) -> None:
         """Give a lease back by its id; what `Batch.nack` does."""
         if not self._closed:  # closing gives all back
-            self._leases.nack(lease)
+            self._leases.nack(checked_count("lease", lease))
             self._waits.wake()
             await self._written()
 
     async def trim_lease(self, lease: int, uids: Iterable[int]) -> None:
         """Give back the groups of a lease but these, to their old place."""
         self._check_open()
-        self._leases.keep(lease, uids)
+        self._leases.keep(checked_count("lease", lease), checked_uids(uids))
         self._changed()
         await self._written()
 
     async def end_lease(self, lease: int) -> None:
         """End a lease whose holder seems to be gone: its groups come back. It may still be acknowledged, as after its time."""
         if not self._closed:
-            self._leases.end(lease)
+            self._leases.end(checked_count("lease", lease))
             self._waits.wake()
             await self._written()
 
@@ -245,7 +248,7 @@ class HandingOut(Shell):
         status = STATUS_CODE[Status.of(group_status)]
         wanted = self._wanted(sizes)
         step = checked_step("train_step", train_step)
-        if not wait:
+        if not checked_flag("wait", wait):
             self._learn_steps(wanted, step)
             return {task: self._engine.available(task, status, n) for task, n in wanted.items()}, status
         self._check_can_be_met(wanted, status)
@@ -297,7 +300,7 @@ class HandingOut(Shell):
         ttl_s: float | None,
         train_step: int | None,
     ) -> Batch:
-        deadline_of(ttl_s, "ttl_s")  # checked now; it starts when the groups are lent
+        ttl_s = read_seconds(ttl_s, "ttl_s")  # it starts when the groups are lent
         deadline, shown = deadline_of(timeout), None
         while shown is None:
             wanted, status = await self._batch(sizes, group_status, wait, deadline, train_step)

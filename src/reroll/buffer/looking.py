@@ -8,6 +8,9 @@ from typing import Any
 from reroll.buffer import arrow
 from reroll.buffer.arguments import (
     Where,
+    checked_choice,
+    checked_count,
+    checked_flag,
     checked_names,
     checked_task,
     checked_uids,
@@ -43,7 +46,7 @@ class Looking(Shell):
         """Return the counts of all these tasks and statuses, zeros included."""
         self._check_open()
         wanted = [Status.of(status) for status in checked_names("statuses", statuses)]
-        names = checked_names("task_names", task_names)
+        names = [checked_task(name) for name in checked_names("task_names", task_names)]
         return {name: {status: await self.count(name, status) for status in wanted} for name in names}
 
     async def query(
@@ -97,6 +100,7 @@ class Looking(Shell):
         """
         self._check_open()
         query, code = parse_query({} if where is None else where), _checked_place(place)
+        payloads = checked_flag("payloads", payloads)
         arrow.check_installed()
         slots = find_anywhere(self._engine, query, code)
         rows = arrow.rows_of(self._engine, slots)
@@ -198,14 +202,12 @@ def disk_use(path: Path, commits: int = 0) -> DiskUse:
 
 
 def _checked_size(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidArgument(f"{name} must be a whole number of at least 0, not {value!r}")
-    return value
+    if (size := checked_count(name, value)) < 0:
+        raise InvalidArgument(f"{name} must be a whole number of at least 0, not {size}")
+    return size
 
 
 def _checked_place(place: str | None) -> int | None:
     if place is None:
         return None
-    if place not in PLACES:
-        raise InvalidArgument(f"place must be one of {', '.join(PLACES)}, or None for all, not {place!r}")
-    return PLACES.index(place)
+    return PLACES.index(checked_choice("place", place, PLACES))

@@ -1,10 +1,12 @@
 """Late fields: rewards or reference log-probs that arrive after the group."""
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from reroll.errors import InvalidArgument
-from reroll.rollout import check
+from reroll.rollout import DictRollout, Rollout, check
+from reroll.rollout.fields import FIELDS
 
 # These decide where a group is and how old it is; only a put changes them.
 _FIXED: Final = frozenset(
@@ -31,13 +33,9 @@ def patch_members(
     Raises InvalidArgument, and leaves all rollouts as they were, if one cannot take it, or `accept` raises that.
     """
     for name, values in fields.items():
-        if name in _FIXED:
+        if name in _FIXED or name.startswith("_"):
             raise InvalidArgument(f"patch cannot change {name}; take the group and put it again")
-        if (
-            isinstance(values, str | bytes | Mapping)
-            or not hasattr(values, "__len__")
-            or len(values) != len(items)
-        ):
+        if isinstance(values, str | bytes | Mapping | AbstractSet) or _length(values) != len(items):
             raise InvalidArgument(
                 f"patch: {name} must be a list of {len(items)} values, one for each rollout"
             )
@@ -46,8 +44,9 @@ def patch_members(
         for name, values in fields.items():
             for item, value in zip(items, values, strict=True):
                 field, new = _target(item, name, value)
-                undo.append((item, field, getattr(item, field)))
+                old = getattr(item, field)
                 setattr(item, field, new)
+                undo.append((item, field, old))
         check(items)
         if accept is not None:
             accept(items)
@@ -59,10 +58,28 @@ def patch_members(
         raise InvalidArgument(f"patch: {error}") from error
 
 
+def _length(values: Any) -> int | None:
+    try:
+        return len(values)
+    except Exception:  # noqa: BLE001  (it has no length, or a class that fails)
+        return None
+
+
 def _target(item: Any, name: str, value: Any) -> tuple[str, Any]:
     """Return the attribute to assign, and what."""
-    if hasattr(item, name):
+    if _is_field(item, name):
         return name, value
     if not hasattr(item, "extra_fields"):
         raise InvalidArgument(f"patch: {type(item).__name__} has neither {name} nor extra_fields")
     return "extra_fields", {**(item.extra_fields or {}), name: value}
+
+
+def _is_field(item: Any, name: str) -> bool:
+    """Return whether a rollout holds data under this name."""
+    if isinstance(item, Rollout):
+        return name in FIELDS
+    if isinstance(item, DictRollout):
+        return name in item.data
+    if callable(getattr(type(item), name, None)):
+        raise InvalidArgument(f"patch cannot change {name}: it is a method of {type(item).__name__}")
+    return hasattr(item, name)

@@ -19,14 +19,12 @@ from reroll.rollout import (
     GroupSummary,
     Status,
     can_expire,
-    check_threshold,
     combine,
     is_too_stale,
     look_at_all,
     summarize,
     version_staleness,
 )
-from reroll.rollout.foreign import read_integer
 from reroll.rollout.group import find_group_id
 
 
@@ -185,19 +183,11 @@ def look(
     rules: GroupRules,
     *,
     model_step: int | None,
-    current_train_step: int | None,
-    stale_threshold: int | None,
-    token_stale_threshold: int | None,
 ) -> tuple[list[Any] | Packed, GroupSummary]:
     """Check a put and look at its rollouts, without a change; return those that count, and their summary.
 
     Raises InvalidArgument, naming rollout and field.
     """
-    for name, step in (("model_step", model_step), ("current_train_step", current_train_step)):
-        if step is not None and read_integer(name, step) < 0:
-            raise InvalidArgument(f"{name} must be at least 0, not {step}")
-    check_threshold("stale_threshold", stale_threshold)
-    check_threshold("token_stale_threshold", token_stale_threshold)
     if isinstance(items, Packed):
         if rules.signal is None and rules.on_failed == "group":
             return items, items.summary

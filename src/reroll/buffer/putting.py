@@ -5,6 +5,7 @@ from typing import Any
 
 from reroll.buffer.arguments import (
     checked_count,
+    checked_flag,
     checked_id,
     checked_step,
     checked_task,
@@ -14,10 +15,10 @@ from reroll.buffer.packed import Packed
 from reroll.buffer.put import Put
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.shell import Shell
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, shown
 from reroll.query import Scalar
-from reroll.rollout import Status
-from reroll.waiting import deadline_of
+from reroll.rollout import Status, check_threshold
+from reroll.waiting import deadline_of, read_seconds
 
 
 class Putting(Shell):
@@ -68,7 +69,7 @@ class Putting(Shell):
         """
         self._check_open()
         deadline = deadline_of(timeout)
-        checked_task(task_name)
+        task_name = checked_task(task_name)
         checked_id("put_id", put_id)
         is_reserved = self._reservations.check(reservation, task_name)
         is_known = put_id is not None and put_id in self._put_ids
@@ -81,14 +82,14 @@ class Putting(Shell):
         plan = self._groups.plan_put(
             items,
             task_name,
-            model_step=model_step,
-            current_train_step=current_train_step,
-            stale_threshold=stale_threshold,
-            token_stale_threshold=token_stale_threshold,
-            expired_groups_retryable=expired_groups_retryable,
+            model_step=checked_step("model_step", model_step),
+            current_train_step=checked_step("current_train_step", current_train_step),
+            stale_threshold=check_threshold("stale_threshold", stale_threshold),
+            token_stale_threshold=check_threshold("token_stale_threshold", token_stale_threshold),
+            expired_groups_retryable=checked_flag("expired_groups_retryable", expired_groups_retryable),
             priority=priority,
             tags=tags,
-            uid=uid,
+            uid=None if uid is None else checked_count("uid", uid),
         )
         if is_known and not self._groups.has_grown(plan):
             return await self._known(put_id, reservation)
@@ -136,6 +137,8 @@ class Putting(Shell):
             return await self._known(put_id, reservation)
         self._groups.check_turn(plan, has_waited=True)
         stored = self._groups.put(plan)
+        if self._disk is not None:
+            self._disk.check_row(stored)
         self._reservations.settle(reservation, put_id)
         if put_id is not None:
             self._put_ids.add(put_id, stored)
@@ -163,13 +166,13 @@ class Putting(Shell):
         """
         self._check_open()
         deadline = deadline_of(timeout)
-        deadline_of(ttl_s, "ttl_s")  # checked now; it starts when the reservation is granted
+        ttl_s = read_seconds(ttl_s, "ttl_s")  # it starts when the reservation is granted
         count = checked_count("n", n)
         task = self._engine.task(checked_task(task_name))
         window = task.settings.window
         if count < 1 or (window is not None and count > window.largest):
             raise InvalidArgument(
-                f"n must be at least 1{'' if window is None else f', and at most {window.largest} under {window}'}, not {n}"
+                f"n must be at least 1{'' if window is None else f', and at most {window.largest} under {window}'}, not {count}"
             )
         await self._until(
             "reserve",
@@ -193,7 +196,9 @@ class Putting(Shell):
     async def release(self, reservation: Reservation) -> int:
         """Give up the groups of a reservation that were not put; return how many those were."""
         self._check_open()
-        self._reservations.check(reservation, getattr(reservation, "task_name", ""))
+        if not isinstance(reservation, Reservation):
+            raise InvalidArgument(f"reservation must be the result of reserve(), not {shown(reservation)}")
+        self._reservations.check(reservation, reservation.task_name)
         released = self._reservations.release(reservation)
         self._waits.wake()
         return released

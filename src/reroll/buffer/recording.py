@@ -5,6 +5,7 @@ Rows change a few at a time, uses, leases and put ids are added and dropped, and
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -13,7 +14,7 @@ import msgspec
 import numpy as np
 
 from reroll.buffer import written
-from reroll.buffer.group import Group
+from reroll.buffer.group import BOUND, Group
 from reroll.buffer.leases import Held
 from reroll.buffer.written import KIND, trusting_nothing
 from reroll.codec import RefReader, count_plain_rollouts, decode, encode
@@ -22,7 +23,7 @@ from reroll.engine.engine import Engine
 from reroll.engine.state import small_state_of
 from reroll.engine.task import STATUSES
 from reroll.engine.uses import Used
-from reroll.errors import CorruptData, UnsupportedFormat
+from reroll.errors import CorruptData, NotStorable, UnsupportedFormat
 from reroll.store import COLUMNS, Row
 
 _NUMBERS: Final = COLUMNS[4 : COLUMNS.index("group_id")]
@@ -90,8 +91,47 @@ def rows_of_columns(
 
 
 def write_small(engine: Engine, others: Mapping[str, Any]) -> bytes:
-    """Return the small state."""
-    return msgspec.msgpack.encode({"kind": KIND, "engine": small_state_of(engine), **others})
+    """Return the small state. Every call of a buffer writes it, so one value that cannot be written must not fail it."""
+    state = {"kind": KIND, "engine": small_state_of(engine), **others}
+    try:
+        return msgspec.msgpack.encode(state)
+    except (TypeError, ValueError, OverflowError):
+        return msgspec.msgpack.encode(_encodable(state))
+
+
+def _encodable(value: Any) -> Any:
+    """Return a value with everything replaced that MessagePack cannot hold."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(part) for part in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(-BOUND + 1, min(value, BOUND - 1))
+    if isinstance(value, float):
+        return float(value)
+    if value is None or isinstance(value, bool | bytes):
+        return value
+    if isinstance(value, np.generic):
+        return _encodable(value.item())
+    if is_dataclass(value):
+        return {field.name: _encodable(getattr(value, field.name)) for field in fields(value)}
+    return _encodable(str(value))
+
+
+def check_row(group: Group, group_id: Any, tags: Mapping[str, Any] | None, *, allow_pickle: bool) -> None:
+    """Raise NotStorable if the row of a group could not be written."""
+    try:
+        group.record()  # which is kept for when it is written
+        if tags is not None:
+            json.dumps(tags).encode()
+        if group_id is not None:
+            write_group_id(group_id, allow_pickle=allow_pickle)
+    except NotStorable:
+        raise
+    except Exception as error:
+        raise NotStorable(f"group {group.uid} cannot be written: {error}; it was not stored") from error
 
 
 def write_use(task_name: str, used: Used) -> bytes:

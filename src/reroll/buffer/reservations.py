@@ -4,9 +4,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from reroll.buffer.arguments import checked_count
 from reroll.buffer.deadlines import Deadlines
 from reroll.engine.task import Task
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, shown
 
 
 class Reservation(NamedTuple):
@@ -52,10 +53,12 @@ class Reservations:
         if reservation is None:
             return False
         if not isinstance(reservation, Reservation):
-            raise InvalidArgument(f"reservation must be what reserve() returned, not {reservation!r}")
+            raise InvalidArgument(f"reservation must be what reserve() returned, not {shown(reservation)}")
         if reservation.task_name != task_name:
-            raise InvalidArgument(f"the reservation is for task {reservation.task_name!r}, not {task_name!r}")
-        return reservation.id in self
+            raise InvalidArgument(
+                f"the reservation is for task {shown(reservation.task_name)}, not {task_name!r}"
+            )
+        return checked_count("reservation.id", reservation.id) in self
 
     def settle(self, reservation: Reservation | None, put_id: Hashable = None) -> bool:
         """One of its groups was put, now or before; return whether that was not known yet."""

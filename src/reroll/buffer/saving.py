@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any, Literal
 
-from reroll.buffer.arguments import checked_step
+from reroll.buffer.arguments import checked_choice, checked_count, checked_path, checked_step
 from reroll.buffer.disk import Damaged
 from reroll.buffer.group import Group
 from reroll.buffer.recording import Memory, check_rollouts, read
@@ -30,6 +30,7 @@ class Saving(Shell):
         CorruptData for a group of a durable buffer that was altered on disk: then the old file is untouched.
         """
         self._check_open()
+        path = checked_path(path)
         if self._disk is not None:
             await self._disk.save(path)
             return
@@ -51,8 +52,8 @@ class Saving(Shell):
         CorruptData, UnsupportedFormat: then nothing has changed. Calls made meanwhile raise Closed.
         """
         self._check_open()
-        if on_corrupt not in ("raise", "skip"):
-            raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
+        path = checked_path(path)
+        checked_choice("on_corrupt", on_corrupt, ("raise", "skip"))
         self._check_unused()
         self._is_resuming = True
         try:
@@ -108,10 +109,11 @@ class Saving(Shell):
         no longer kept.
         """
         self._check_open()
-        last = -1 if step == -1 else _told("step", step)
+        last = checked_count("step", step)
+        if last != -1:
+            _told("step", last)
         version = max(last, 0)
-        if newer not in ("keep", "expire"):
-            raise InvalidArgument(f'newer must be "keep" or "expire", not {newer!r}')
+        checked_choice("newer", newer, ("keep", "expire"))
         for task in self._engine.tasks.values():
             check_rewind(task, last)
         advanced, serving = self._engine.advanced

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
-from reroll.errors import InvalidConfig
+from reroll.errors import InvalidArgument, InvalidConfig, shown
+from reroll.rollout.foreign import read_integer, read_number
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ class MinSize(_Windowed):
     min_size: int
 
     def __post_init__(self) -> None:
-        _check_count("MinSize", "min_size", self.min_size)
+        _set_count(self, "min_size")
 
     @property
     def window(self) -> Window:
@@ -146,23 +147,22 @@ class SampleToInsertRatio(_Windowed):
 
     def __post_init__(self) -> None:
         name = "SampleToInsertRatio"
-        if not _is_number(self.samples_per_insert) or not 0 < self.samples_per_insert < math.inf:
+        samples_per_insert = _number(self.samples_per_insert)
+        if samples_per_insert is None or not 0 < samples_per_insert < math.inf:
             raise InvalidConfig(
-                f"{name}: samples_per_insert must be a number above 0, not {self.samples_per_insert!r}; "
+                f"{name}: samples_per_insert must be a number above 0, not {shown(self.samples_per_insert)}; "
                 "otherwise nothing could ever be sampled"
             )
-        _check_count(name, "min_size", self.min_size)
+        object.__setattr__(self, "samples_per_insert", samples_per_insert)
+        _set_count(self, "min_size")
         buffer = self.error_buffer
-        if isinstance(buffer, list):
-            buffer = tuple(buffer)
-            object.__setattr__(self, "error_buffer", buffer)
-        bounds = buffer if isinstance(buffer, tuple) else (buffer,)
-        if len(bounds) != 1 + isinstance(buffer, tuple) or not all(
-            _is_number(bound) and not math.isnan(bound) for bound in bounds
-        ):
+        is_pair = isinstance(buffer, list | tuple)
+        bounds = [_number(bound) for bound in (buffer if isinstance(buffer, list | tuple) else (buffer,))]
+        if len(bounds) != 1 + is_pair or None in bounds:
             raise InvalidConfig(
-                f"{name}: error_buffer must be a number or a pair (lower, upper), not {buffer!r}"
+                f"{name}: error_buffer must be a number or a pair (lower, upper), not {shown(buffer)}"
             )
+        object.__setattr__(self, "error_buffer", tuple(bounds) if is_pair else bounds[0])
         spi, min_size, low, high = self.window
         if not high - low >= 2 * max(1.0, spi):
             raise InvalidConfig(
@@ -193,7 +193,7 @@ class Queue(_Windowed):
     size: int
 
     def __post_init__(self) -> None:
-        _check_count("Queue", "size", self.size)
+        _set_count(self, "size")
 
     @property
     def window(self) -> Window:
@@ -208,7 +208,7 @@ class Stack(_Windowed):
     size: int
 
     def __post_init__(self) -> None:
-        _check_count("Stack", "size", self.size)
+        _set_count(self, "size")
 
     @property
     def window(self) -> Window:
@@ -230,12 +230,12 @@ def limiter_of(value: object) -> Limiter:
     if isinstance(value, dict):
         options = dict(value)
         name = options.pop("type", None)
-        if name not in LIMITERS:
-            raise InvalidConfig(f"{name!r} is not a rate limiter; there are: {', '.join(LIMITERS)}")
+        if not isinstance(name, str) or name not in LIMITERS:
+            raise InvalidConfig(f"{shown(name)} is not a rate limiter; there are: {', '.join(LIMITERS)}")
         known = [option.name for option in fields(LIMITERS[name])]
         if set(options) != set(known):
             raise InvalidConfig(
-                f"{name} takes {', '.join(known) or 'no options'}, not {', '.join(options) or 'nothing'}"
+                f"{name} takes {', '.join(known) or 'no options'}, not {', '.join(map(str, options)) or 'nothing'}"
             )
         limiter: Limiter = LIMITERS[name](**options)
         return limiter
@@ -243,7 +243,7 @@ def limiter_of(value: object) -> Limiter:
         hasattr(value, verb) for verb in ("can_insert", "can_sample", "window")
     ):
         return value  # type: ignore[return-value]  # checked by shape: users bring their own
-    raise InvalidConfig(f"{value!r} is not a rate limiter; use one such as MinSize(1)")
+    raise InvalidConfig(f"{shown(value)} is not a rate limiter; use one such as MinSize(1)")
 
 
 def limiter_options(limiter: Limiter) -> dict[str, Any]:
@@ -256,10 +256,23 @@ def known_options(limiter: Limiter) -> dict[str, Any] | None:
     return limiter_options(limiter) if type(limiter) in LIMITERS.values() else None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: object) -> float | None:
+    """Return one number as a plain int or float; None for anything else, NaN included."""
+    if type(value) is int and abs(value) < 1 << 53:
+        return value
+    number = read_number(value)
+    return None if number is None or math.isnan(number) else number
 
 
-def _check_count(owner: str, name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidConfig(f"{owner}: {name} must be a whole number of at least 1, not {value!r}")
+def _set_count(limiter: object, name: str) -> None:
+    """Make an option a plain int. Raises InvalidConfig unless it is at least 1."""
+    value = getattr(limiter, name)
+    try:
+        count = read_integer(name, value)
+    except InvalidArgument:
+        count = 0
+    if count < 1:
+        raise InvalidConfig(
+            f"{type(limiter).__name__}: {name} must be a whole number of at least 1, not {shown(value)}"
+        )
+    object.__setattr__(limiter, name, count)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from reroll.engine.columns import IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.rows import Row, RowSource
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, shown
 from reroll.query import FIELDS
 from reroll.query.fields import Kind
 from reroll.query.values import typed
@@ -26,7 +26,7 @@ def parse_order(order_by: str | None) -> tuple[str, bool] | None:
     field = order_by.removeprefix("-") if isinstance(order_by, str) else order_by
     if not isinstance(field, str) or field not in FIELDS:
         raise InvalidArgument(
-            f"order_by must be one of {', '.join(FIELDS)}, with '-' for descending, not {order_by!r}"
+            f"order_by must be one of {', '.join(FIELDS)}, with '-' for descending, not {shown(order_by)}"
         )
     return field, order_by.startswith("-")
 

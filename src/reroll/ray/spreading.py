@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import ray
 
-from reroll.buffer.arguments import checked_task, checked_uids
+from reroll.buffer.arguments import checked_step, checked_task, checked_uids
 from reroll.buffer.metrics import metrics_from
 from reroll.buffer.report import stats_from
 from reroll.buffer.reservations import Reservation
@@ -85,7 +85,7 @@ class Spread:
     # --- putting
 
     async def _put(self, arguments: dict[str, Any]) -> int | None:
-        items, step = arguments["items"], arguments.get("model_step")
+        items, step = arguments["items"], checked_step("model_step", arguments.get("model_step"))
         deadline = deadline_of(arguments.get("timeout"))
         with self._scratch as memory:  # until the group has arrived: it may have to be sent again
             owner = self._scratch.owner

@@ -33,7 +33,9 @@ class _Rest(Coroutine[Any, Any, T]):
 
     def __init__(self, work: Coroutine[Any, Any, T], awaited: Any) -> None:
         self._work = work
-        self._awaited = awaited  # None once the task waits for it; also where the coroutine only let others run
+        self._awaited = (
+            awaited  # None once the task waits for it; also where the coroutine only let others run
+        )
 
     def send(self, value: Any) -> Any:
         awaited, self._awaited = self._awaited, None

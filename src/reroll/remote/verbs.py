@@ -13,8 +13,9 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.engine.limiters import known_options
 from reroll.engine.selectors.specs import known_spec_options
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, QueryError, shown
 from reroll.query import And, Compare, Not, OneOf, Or, Query
+from reroll.query.parse import MAX_DEPTH
 
 C = TypeVar("C", bound=type)
 P = ParamSpec("P")
@@ -75,7 +76,7 @@ def plain(name: str, value: Any) -> Any:
         options = known_options(value) if name == "rate_limiter" else known_spec_options(value)
         if options is None:
             raise InvalidArgument(
-                f"{name}: {value!r} is of a class of your own, which is not known where the buffer is; configure it there"
+                f"{name}: {shown(value)} is of a class of your own, which is not known where the buffer is; configure it there"
             )
         return options
     if isinstance(value, PathLike):
@@ -83,7 +84,7 @@ def plain(name: str, value: Any) -> Any:
     if isinstance(value, Iterable) and not isinstance(
         value, str | bytes | Mapping | list | tuple | set | frozenset
     ):
-        return value if hasattr(value, "dtype") else list(value)
+        return value if hasattr(value, "dtype") else _listed(name, value)
     if isinstance(value, Mapping) and type(value) is not dict:
         return dict(value)
     return value
@@ -104,15 +105,24 @@ def query_as_dict(query: Query) -> dict[str, Any]:
             return {field: {order.value: operand}}
 
 
-def _without_nodes(where: Any) -> Any:
+def _without_nodes(where: Any, depth: int = 0) -> Any:
     """Return a query that is written as a dict, with parsed queries inside of it written so, too."""
+    if depth > 4 * MAX_DEPTH:  # as deep as any query that is accepted: a node has several levels
+        raise QueryError(f"where: nested more than {MAX_DEPTH} deep; flatten the $and, $or and $not")
     if isinstance(where, And | Or | Not | OneOf | Compare):
         return query_as_dict(where)
     if isinstance(where, Mapping):
-        return {name: _without_nodes(value) for name, value in where.items()}
+        return {name: _without_nodes(value, depth + 1) for name, value in where.items()}
     if type(where) in (list, tuple):
-        return type(where)(map(_without_nodes, where))
+        return type(where)(_without_nodes(part, depth + 1) for part in where)
     return where
+
+
+def _listed(name: str, value: Iterable[Any]) -> list[Any]:
+    try:
+        return list(value)
+    except Exception as error:  # noqa: BLE001  (whatever iterating it raises)
+        raise InvalidArgument(f"{name} must be a list, not {shown(value)} ({type(error).__name__})") from None
 
 
 def verbs_of(cls: C) -> C:

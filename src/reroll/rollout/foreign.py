@@ -4,13 +4,16 @@ An attribute that an object does not have is absent: it reads as None and is nev
 """
 
 import copy
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
+from numbers import Real
 from operator import index
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, shown
 from reroll.rollout.status import Status
 
 
@@ -24,6 +27,8 @@ class RolloutLike(Protocol):
 
 
 _LARGEST = 1 << 62  # sums and differences of two of these fit into a column
+MOST_TOKENS: Final = 1 << 40
+"""Sums over all groups of a task fit into a column."""
 REQUIRED_FIELDS = ("status", "seq_staleness", "response_ids", "response_model_steps")
 
 
@@ -65,15 +70,31 @@ class DictRollout:
 
 
 def read_integer(field: str, value: Any) -> int:
-    """Return an integer, also from numpy; anything else is an InvalidArgument."""
+    """Return a plain int for anything with `__index__` but bool; anything else is an InvalidArgument."""
     if type(value) is int and -_LARGEST < value < _LARGEST:
         return value
     try:
         if not isinstance(value, (bool, np.bool_)) and -_LARGEST < index(value) < _LARGEST:
             return index(value)
-    except TypeError:
+    except Exception:  # noqa: BLE001, S110  (no integer, or a class whose `__index__` fails)
         pass
-    raise InvalidArgument(f"{field} must be an integer of less than 63 bits, not {value!r}")
+    raise InvalidArgument(f"{field} must be an integer of less than 63 bits, not {shown(value)}")
+
+
+def read_number(value: object) -> float | None:
+    """Return a plain float for one number, also of numpy and torch; None for anything else, booleans included."""
+    if type(value) is float:
+        return value
+    try:
+        if getattr(value, "ndim", None) == 0 and hasattr(
+            value, "item"
+        ):  # arrays, tensors and numbers of numpy
+            value = value.item()
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")  # type: ignore[operator]  # an integer
+    except Exception:  # noqa: BLE001  (a class whose conversion fails)
+        return None
 
 
 def read_seq_staleness(rollout: RolloutLike) -> int:
@@ -94,19 +115,21 @@ def read_length(field: str, value: Any) -> int | None:
             f"{field} must have one dimension, not shape {tuple(shape)}; give one entry per token"
         )
     try:
-        return len(value)
-    except TypeError:
-        raise InvalidArgument(
-            f"{field} must be a list, an array or a tensor, one entry per token, not {type(value).__name__}"
-        ) from None
+        if not isinstance(value, (str, bytes, Mapping, AbstractSet)):
+            return len(value)
+    except Exception:  # noqa: BLE001, S110  (it has no length, or a class that fails)
+        pass
+    raise InvalidArgument(
+        f"{field} must be a list, an array or a tensor, one entry per token, not {type(value).__name__}"
+    )
 
 
 def count_tokens(rollout: Any) -> int:
     """Return `num_tokens` if it is given, else prompt + response; without prompt_ids, the whole sequence counts."""
     given = getattr(rollout, "num_tokens", None)
     if given is not None:
-        if (count := read_integer("num_tokens", given)) < 0:
-            raise InvalidArgument(f"num_tokens must be at least 0, not {count}")
+        if not 0 <= (count := read_integer("num_tokens", given)) < MOST_TOKENS:
+            raise InvalidArgument(f"num_tokens must be at least 0 and below {MOST_TOKENS}, not {count}")
         return count
     return derive_num_tokens(rollout)
 

@@ -46,7 +46,7 @@ def look_at_all(rollouts: Sequence[Any], model_step: int | None) -> list[Member]
 def summarize(rollouts: Sequence[RolloutLike], *, model_step: int | None = None) -> GroupSummary:
     """Check a group and return its summary, with `model_step` as if it were stamped already; see `check`."""
     if model_step is not None:
-        read_integer("model_step", model_step)
+        model_step = read_integer("model_step", model_step)
     found = summarize_at_once(rollouts, model_step)
     return combine(look_at_all(rollouts, model_step), find_group_id(rollouts)) if found is None else found
 

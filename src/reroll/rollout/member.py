@@ -72,7 +72,7 @@ def look_at_usual(rollout: Any, model_step: int | None) -> Member | None:
         return None
     if type(status) is not Status:
         status = read_status(status)
-    if stated != 0:
+    if type(stated) is not int or stated != 0:
         stated = read_seq_staleness(rollout)
     beside = 0
     if not holds_only_tokens(rollout):

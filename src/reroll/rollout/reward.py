@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, shown
 
 
 def read_score(reward: Any) -> float | None:
@@ -18,9 +18,9 @@ def read_score(reward: Any) -> float | None:
     try:
         # Numbers of numpy and torch convert themselves; float() would parse strings as well.
         return float(score.__float__())
-    except (AttributeError, TypeError, ValueError, RuntimeError):
+    except Exception:  # noqa: BLE001  (no number, one too large for a float, or a class that fails)
         raise InvalidArgument(
-            f"reward must be a number, a dict with `score`, or None, not {reward!r}"
+            f"reward must be a number, a dict with `score`, or None, not {shown(reward)}"
         ) from None
 
 

@@ -53,10 +53,12 @@ def group_staleness(
     )
 
 
-def check_threshold(name: str, threshold: int | None) -> None:
-    """Raise InvalidArgument unless a threshold is None or an integer of at least 1."""
-    if threshold is not None and read_integer(name, threshold) < 1:
-        raise InvalidArgument(f"{name} must be at least 1, not {threshold}; 1 allows only staleness 0")
+def check_threshold(name: str, threshold: object) -> int | None:
+    """Return a threshold as a plain int, or None. Raises InvalidArgument unless it is at least 1."""
+    checked = None if threshold is None else read_integer(name, threshold)
+    if checked is not None and checked < 1:
+        raise InvalidArgument(f"{name} must be at least 1, not {checked}; 1 allows only staleness 0")
+    return checked
 
 
 def effective_response_mask(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import Enum, StrEnum
 
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, shown
 
 
 class Status(StrEnum):
@@ -25,7 +25,7 @@ class Status(StrEnum):
         if isinstance(value, str) and value in _BY_TEXT:
             return _BY_TEXT[value]
         names = ", ".join(status.value for status in cls)
-        raise InvalidArgument(f"{value!r} is not a status; use reroll.Status or one of: {names}")
+        raise InvalidArgument(f"{shown(value)} is not a status; use reroll.Status or one of: {names}")
 
 
 _BY_TEXT = {status.value: status for status in Status}

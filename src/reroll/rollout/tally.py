@@ -65,7 +65,8 @@ def count_versions(versions: Any) -> dict[int, int]:
         return {}
     if not isinstance(versions, (list, tuple)):
         values, counts = np.unique(version_array(versions), return_counts=True)
-        return dict(zip(values.tolist(), counts.tolist(), strict=True))
+        whole = [read_integer("response_model_steps", value) for value in values.tolist()]
+        return dict(zip(whole, counts.tolist(), strict=True))
     try:
         found = _count_list(versions)
     except TypeError as error:

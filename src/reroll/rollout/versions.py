@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
+from reroll.rollout.foreign import read_integer
 
 
 class VersionRuns(Sequence[int]):
@@ -26,7 +27,8 @@ class VersionRuns(Sequence[int]):
     def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
         values: list[int] = []
         lengths: list[int] = []
-        for value, length in runs:
+        for given, tokens in runs:
+            value, length = read_integer("response_model_steps", given), read_integer("a run", tokens)
             if length < 0:
                 raise InvalidArgument(f"a run of {length} tokens: give a length of at least 0")
             if length and values and values[-1] == value:

@@ -152,7 +152,7 @@ class Client:
             current_train_step=current_train_step,
             stale_threshold=stale_threshold,
             token_stale_threshold=token_stale_threshold,
-            expired_groups_retryable=None if expired_groups_retryable else False,
+            expired_groups_retryable=None if expired_groups_retryable is True else expired_groups_retryable,
             priority=priority,
             tags=plain("tags", tags),
             uid=uid,
@@ -173,7 +173,7 @@ class Client:
     async def get(
         self, batch_size: int, task_name: str, group_status: Status | str, *, train_step: int | None = None
     ) -> list[list[Any]]:
-        checked_task(task_name)
+        task_name = checked_task(task_name)
         groups, _ = await self.take_batch(
             {task_name: batch_size}, group_status=group_status, train_step=train_step
         )
@@ -192,7 +192,7 @@ class Client:
         status, sizes = Status.of(group_status), plain("task_batch_sizes", task_batch_sizes)
         arguments = {"task_batch_sizes": sizes} | _given(
             group_status=None if status is Status.COMPLETED else status.value,
-            wait=wait or None,
+            wait=None if wait is False else wait,
             timeout=timeout,
             train_step=train_step,
         )
@@ -221,8 +221,8 @@ class Client:
         tasks = dict(task_name) if isinstance(task_name, Mapping) else task_name
         arguments: dict[str, Any] = {"n": n, "task_name": tasks} | _given(
             timeout=timeout,
-            replace=replace or None,
-            allow_short=allow_short or None,
+            replace=None if replace is False else replace,
+            allow_short=None if allow_short is False else allow_short,
             train_step=train_step,
         )
         drawn = await self._take("sample", arguments)

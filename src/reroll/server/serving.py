@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from reroll._version import __version__
-from reroll.buffer.arguments import checked_count, checked_sizes
+from reroll.buffer.arguments import checked_count, checked_flag, checked_sizes, checked_step
 from reroll.buffer.handing import batch_sizes
 from reroll.buffer.packed import Shown
 from reroll.buffer.reservations import Reservation
@@ -152,14 +152,14 @@ class Serving:
     async def _do_sample(
         self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
-        if arguments.get("replace"):
+        if checked_flag("replace", arguments.get("replace", False)):
             samples = await self._buffer.sample(**arguments)
             infos: dict[str, list[Info | None]] = {}
             for _, info in samples:  # task by task
                 infos.setdefault(info.task_name, []).append(_on_its_way(info))
             return Outcome(None, [group for group, _ in samples], Lent(None, False, infos))
         arguments.pop("replace", None)
-        allow_short = arguments.pop("allow_short", False)
+        allow_short = checked_flag("allow_short", arguments.pop("allow_short", False))
         sizes = batch_sizes(self._buffer, arguments.pop("n", None), arguments.pop("task_name", None))
         batch = await self._buffer.lease(sizes, wait=not allow_short, **arguments)
         return self._lent(session, number, batch.id, batch.samples)
@@ -173,8 +173,9 @@ class Serving:
         self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
         lease = checked_count("lease", arguments.get("lease"))
+        step = checked_step("train_step", arguments.get("train_step"))
         session.lease_ended(lease)
-        return Outcome(await self._buffer.ack_lease(lease, train_step=arguments.get("train_step")))
+        return Outcome(await self._buffer.ack_lease(lease, train_step=step))
 
     async def _do_nack_lease(
         self, session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]

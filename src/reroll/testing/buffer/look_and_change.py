@@ -149,6 +149,13 @@ class LookAndChangeSuite(Hooks):
         async with refused(buffer, UnknownUid):
             await buffer.patch(uid, reward=[1.0, 1.0])
 
+    async def test_patch_puts_names_that_are_no_fields_into_extra_fields(self, new: New) -> None:
+        buffer = await new()
+        uid = await buffer.put(group(), "t")
+        await buffer.patch(uid, reward=[5.0], state=[1], from_dict=[2])
+        ((patched,),) = await buffer.peek([uid])
+        assert (patched.reward, patched.extra_fields) == (5.0, {"state": 1, "from_dict": 2})
+
     async def test_patch_of_an_expired_group_stays(self, new: New) -> None:
         buffer = await new()
         uid = await buffer.put(group(versions=1, reward=0.0), "t")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from reroll.engine.ledger import Amount
@@ -281,6 +282,29 @@ class PutSuite(Hooks):
         statuses = {row.uid: row.status for row in await buffer.query({})}
         assert [statuses[uid] for uid in (fresh_end, exempt, stamped)] == [COMPLETED] * 3
         assert [statuses[uid] for uid in (masked_end, all_old)] == [EXPIRED] * 2
+
+    async def test_numbers_and_names_of_numpy_become_plain(self, new: New) -> None:
+        buffer = await new()
+        uid = await buffer.put(
+            group(reward=np.float32(0.5)),
+            np.str_("t"),
+            model_step=np.int64(3),
+            current_train_step=np.array(5),
+            stale_threshold=np.int32(9),
+            priority=np.float64(2),
+            tags={np.str_("x"): np.int64(4), "y": np.bool_(True)},
+            timeout=np.float32(1),
+        )
+        row = await row_of(buffer, uid)
+        assert (row.task_name, row.version, row.staleness, row.priority) == ("t", 3, 1, 2.0)
+        assert row.tags == {"x": 4, "y": True}
+        assert {type(value) for value in (row.task_name, row.version, *row.tags, *row.tags.values())} == {
+            *(str, int, bool)
+        }
+        assert await buffer.update_priorities({np.int64(1): np.int64(5)}) == []
+        sizes = {np.str_("t"): np.int64(1)}
+        groups, counts = await buffer.take_batch(sizes, train_step=np.uint8(6))
+        assert (len(groups["t"]), counts, groups["t"][0][0].seq_staleness) == (1, {"t": 1}, 2)
 
     # --- put: refused
 
