@@ -244,5 +244,5 @@ async def test_a_patch_that_an_object_refuses_leaves_it_as_it_was():
     uid = await buffer.put(items, "t")
     for refused in ("length", "state", "reward"):
         with pytest.raises(InvalidArgument):
-            await buffer.patch(uid, reward=[5.0, 5.0], **{refused: [1, "x"]})
+            await buffer.patch(uid, **{"reward": [5.0, 5.0], refused: [1, "x"]})
         assert items == [made(), made()]

@@ -14,7 +14,7 @@ from reroll.engine.selectors.ordered import ByStaleness, Ordered
 from reroll.engine.selectors.prioritized import PrioritizedSelector
 from reroll.engine.selectors.selector import Role, Selector, SelectorSpec
 from reroll.engine.selectors.uniform import UniformSelector
-from reroll.errors import InvalidConfig
+from reroll.errors import InvalidConfig, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +197,10 @@ def selector_spec(value: object) -> SelectorSpec:
     if isinstance(value, dict):
         options = dict(value)
         name = options.pop("type", None)
-        if name not in SELECTORS:
-            raise InvalidConfig(f"{name!r} is not a selector; there are: {', '.join(SELECTORS)}")
+        if not isinstance(name, str) or name not in SELECTORS:
+            raise InvalidConfig(f"{shown(name)} is not a selector; there are: {', '.join(SELECTORS)}")
         known = {option.name for option in fields(SELECTORS[name])}
-        if unknown := sorted(set(options) - known):
+        if unknown := sorted(map(str, set(options) - known)):
             raise InvalidConfig(
                 f"{name} has no option {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}"
             )
@@ -212,7 +212,7 @@ def selector_spec(value: object) -> SelectorSpec:
     if not isinstance(value, type) and callable(getattr(value, "build", None)) and hasattr(value, "type"):
         return value  # type: ignore[return-value]  # checked by shape: users bring their own
     raise InvalidConfig(
-        f"{value!r} is not a selector; use one such as Fifo() or its name: {', '.join(SELECTORS)}"
+        f"{shown(value)} is not a selector; use one such as Fifo() or its name: {', '.join(SELECTORS)}"
     )
 
 
@@ -230,7 +230,7 @@ def known_spec_options(spec: SelectorSpec) -> dict[str, Any] | None:
     parts = [
         part for part in (getattr(spec, "fresh", None), getattr(spec, "replay", None)) if part is not None
     ]
-    known = all(type(part) is SELECTORS.get(part.type) for part in (spec, *parts))
+    known = all(type(part) is SELECTORS.get(getattr(part, "type", "")) for part in (spec, *parts))
     return spec_options(spec) if known else None
 
 
