@@ -67,6 +67,9 @@ class Waits(Protocol):
     async def aside(self, work: Callable[[], T]) -> T:
         """Do work that takes long, and touches nothing of the shell, while others go on."""
 
+    async def pause(self) -> None:
+        """Let other calls run, in the middle of one that takes long."""
+
     async def apart(self, work: Callable[[], T]) -> T:
         """Do the same for work that waits for others, maybe for ever: it holds up no other work, and no exit."""
 
@@ -205,6 +208,9 @@ class ThreadWaits(_Line):
         finally:
             self._lock.acquire()
 
+    async def pause(self) -> None:
+        await self.aside(_nothing)
+
     async def apart(self, work: Callable[[], T]) -> T:
         return await self.aside(work)
 
@@ -288,6 +294,11 @@ class LoopWaits(_Line):
 
     async def aside(self, work: Callable[[], T]) -> T:
         return await self._running_loop().run_in_executor(None, work)
+
+    async def pause(self) -> None:
+        import asyncio  # noqa: PLC0415
+
+        await asyncio.sleep(0)
 
     async def apart(self, work: Callable[[], T]) -> T:
         import asyncio  # noqa: PLC0415

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
-from contextlib import ExitStack
+import select
+import socket
+import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -56,6 +59,15 @@ def test_a_filter_narrows_the_groups(hosted):
         ("/groups?limit=many", 400, "limit must be a whole number"),
         ("/groups?offset=-1", 400, "offset must be a whole number"),
         ("/groups/4711", 404, "4711"),
+        ("/groups/" + "9" * 5000, 400, "uid must be below"),
+        ("/groups/x", 400, "uid must be a whole number"),
+        ("/groups?offset=" + "9" * 30, 400, "offset must be below"),
+        ("/groups?where=" + quote('{"$not":' * 3000 + "{}" + "}" * 3000), 400, "deep"),
+        (
+            "/groups?where=" + quote(json.dumps({"$or": [{"uid": n} for n in range(500)]})),
+            400,
+            "256 conditions",
+        ),
     ],
 )
 def test_what_is_asked_wrongly_is_told_in_one_line(hosted, path, status, words):
@@ -192,6 +204,89 @@ def test_other_sites_whose_name_points_here_get_nothing(hosted):
         assert hosted.ask("/groups", Host=name).status == 403
     for name in ("localhost:1", "127.0.0.1", "[::1]:80"):
         assert hosted.ask("/groups", Host=name).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"},
+    ],
+)
+def test_pages_of_other_sites_get_nothing(hosted, guarded, headers):
+    for path in ("/groups", "/metrics", "/events"):
+        assert hosted.ask(path, **headers).status == 403
+    assert guarded.ask("/enter", "POST", TOKEN.encode(), **headers).status == 403
+
+
+def test_the_page_itself_may_ask(hosted):
+    own = hosted.address.rstrip("/")
+    assert hosted.ask("/groups", Origin=own).status == 200
+    assert hosted.ask("/groups", Sec_Fetch_Site="same-origin").status == 200
+    assert hosted.ask("/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status == 200
+
+
+@contextmanager
+def opened(hosted, count=1):
+    """Open connections that say nothing."""
+    where = urlsplit(hosted.address)
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection((where.hostname, where.port), timeout=60))
+            for _ in range(count)
+        ]
+
+
+@pytest.mark.parametrize("headers", ["Content-Length: 629145600", "Transfer-Encoding: chunked"])
+def test_a_large_body_is_not_read(guarded, headers):
+    with opened(guarded) as (peer,):
+        peer.sendall(f"POST /enter HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}\r\n\r\n".encode())
+        sent, part = 0, b"x" * 65536
+        try:
+            while sent < 600 << 20 and not select.select([peer], [], [], 0)[0]:
+                peer.sendall(b"10000\r\n" + part + b"\r\n" if "chunked" in headers else part)
+                sent += len(part)
+        except (ConnectionError, TimeoutError):
+            pass
+        else:
+            assert b" 413 " in peer.recv(100)
+        assert sent < 64 << 20, "what fits into sockets"
+
+
+def test_idle_connections_do_not_keep_others_out(guarded):
+    with opened(guarded, 300) as peers:
+        assert guarded.ask("/metrics", Authorization=f"Bearer {TOKEN}").status == 200
+        peers[0].settimeout(60)
+        assert peers[0].recv(1) == b"", "the oldest one was closed"
+
+
+def test_a_silent_connection_is_closed(monkeypatch):
+    monkeypatch.setattr("reroll.dashboard.connections._IDLE_S", 0.2)
+    with hosting() as hosted, opened(hosted, 2) as (silent, slow):
+        slow.send(b"GET / HTTP/1.1\r\n")
+        assert silent.recv(1) == b""
+        assert slow.recv(1) == b""
+
+
+def test_viewers_are_limited(monkeypatch):
+    monkeypatch.setattr("reroll.dashboard.app._MOST_VIEWERS", 1)
+    with hosting() as hosted, hosted.watching() as event:
+        assert event()[0] == "history"
+        assert hosted.ask("/events").status == 503
+        assert hosted.ask("/metrics").status == 200
+
+
+def test_a_wall_clock_that_is_set_back_does_not_freeze_the_metrics(monkeypatch):
+    with hosting(interval_s=0.05) as hosted:
+        hosted.ask("/metrics")
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() - 3600)
+        hosted.put([group("new")], "fresh")
+        ends = time.monotonic() + 60
+        while b'task="fresh"' not in hosted.ask("/metrics").body:
+            assert time.monotonic() < ends
 
 
 @pytest.mark.parametrize("path", ["/groups", "/events", "/metrics", "/main.js", "/plotly.js", "/"])

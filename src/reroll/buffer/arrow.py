@@ -47,22 +47,51 @@ def check_pandas() -> Any:
 # --- groups
 
 
-def rows_of(engine: Engine, slots: IntArray) -> Any:
-    """Return a table of rows: the fields of the query language, tags and place."""
-    pa = check_installed()
-    source, columns = RowSource(engine, slots), engine.columns
-    table: dict[str, Any] = {}
-    for field, kind in FIELDS.items():
-        if kind is Kind.NUMBER:
-            table[field] = _numbers(*source.numbers(field))
-        elif kind is Kind.SCALAR:
-            table[field] = _loose(source.objects(field))
-        else:
-            table[field] = _named(*source.categories(field))
-    tags = [columns.tags.get(slot) for slot in slots.tolist()]
-    table["tags"] = pa.array([json.dumps(found) if found else None for found in tags], pa.string())
-    table["place"] = _named(columns.place[slots], PLACES)
-    return pa.table(table)
+class Rows:
+    """A table of rows: the fields of the query language, tags and place. It is gathered in parts, and built elsewhere.
+
+    Columns of numbers are copied at once; values that are Python objects are gathered part by part.
+    """
+
+    def __init__(self, engine: Engine, slots: IntArray) -> None:
+        self._engine = engine
+        source = RowSource(engine, slots)
+        self._numbers = {name: source.numbers(name) for name, kind in FIELDS.items() if kind is Kind.NUMBER}
+        self._named = {
+            name: source.categories(name)
+            for name, kind in FIELDS.items()
+            if kind not in (Kind.NUMBER, Kind.SCALAR)
+        }
+        self._named["place"] = engine.columns.place[slots], PLACES
+        self._objects: dict[str, list[Any]] = {n: [] for n, kind in FIELDS.items() if kind is Kind.SCALAR}
+        self._tags: list[Any] = []
+        self._left: list[npt.NDArray[np.bool_]] = []
+
+    def gather(self, slots: IntArray, here: npt.NDArray[np.bool_] | None = None) -> None:
+        """Take the objects of the next slots; rows that are not `here` are left out."""
+        source, tags = RowSource(self._engine, slots), self._engine.columns.tags
+        for name, values in self._objects.items():
+            values.extend(source.objects(name))
+        self._tags += [tags.get(slot) for slot in slots.tolist()]
+        self._left.append(np.ones(len(slots), np.bool_) if here is None else here)
+
+    def table(self) -> Any:
+        """Return the table. Touches nothing of the buffer."""
+        pa = check_installed()
+        table: dict[str, Any] = {}
+        for field, kind in FIELDS.items():
+            if kind is Kind.NUMBER:
+                table[field] = _numbers(*self._numbers[field])
+            elif kind is Kind.SCALAR:
+                table[field] = _loose(self._objects[field])
+            else:
+                table[field] = _named(*self._named[field])
+        tags = [json.dumps(found) if found else None for found in self._tags]
+        table["tags"] = pa.array(tags, pa.string())
+        table["place"] = _named(*self._named["place"])
+        left = np.concatenate(self._left)
+        made = pa.table(table)
+        return made if left.all() else made.filter(pa.array(left))
 
 
 def _numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None) -> Any:

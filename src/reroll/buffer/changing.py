@@ -18,10 +18,10 @@ from reroll.buffer.arguments import (
 )
 from reroll.buffer.disk import Encoded
 from reroll.buffer.expiring import Thresholds
-from reroll.buffer.shell import Shell
+from reroll.buffer.slicing import ROWS_AT_ONCE, Slicing, slices_of
 from reroll.engine.limiters import Limiter, limiter_of
 from reroll.engine.priorities import checked_priority
-from reroll.engine.rows import find
+from reroll.engine.rows import still
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import selector_spec
 from reroll.engine.window import StalenessWindow
@@ -30,7 +30,7 @@ from reroll.query import Query, Scalar, parse_query
 from reroll.rollout import Status
 
 
-class Changing(Shell):
+class Changing(Slicing):
     """For trainers and tools."""
 
     async def refresh_staleness(
@@ -76,14 +76,21 @@ class Changing(Shell):
         return expired
 
     async def delete(self, which: Iterable[int] | Where) -> int:
-        """Delete resident groups, by uids or by a query, and return how many there were."""
+        """Delete resident groups, by uids or by a query, and return how many there were.
+
+        Of many groups, other calls run in between; groups that leave in the meantime are not counted.
+        """
         self._check_open()
         if isinstance(which, Mapping | Query):
-            slots = find(self._engine, parse_query(which))
+            slots = await self._find(parse_query(which))
         else:
             slots = self._groups.resident_slots(checked_uids(which))
-        deleted = self._groups.delete(slots)
-        self._waits.wake()
+        deleted = 0
+        for part, uids in slices_of(self._engine, slots, ROWS_AT_ONCE):
+            if deleted:
+                await self._pause()
+            deleted += self._groups.delete(part[still(self._engine, part, uids)])
+            self._waits.wake()
         await self._written()
         return deleted
 

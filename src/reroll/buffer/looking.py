@@ -18,19 +18,19 @@ from reroll.buffer.arguments import (
 from reroll.buffer.handed import Handed
 from reroll.buffer.metrics import metrics_from
 from reroll.buffer.report import Report, parts_of, stats_from
-from reroll.buffer.shell import Shell
+from reroll.buffer.slicing import GROUPS_AT_ONCE, ROWS_AT_ONCE, Slicing, slices_of
 from reroll.buffer.stats import DiskUse, Stats
 from reroll.engine.columns import PLACES
 from reroll.engine.ledger import Amount
-from reroll.engine.ordering import parse_order, sort_slots
-from reroll.engine.rows import Row, find, find_anywhere, rows_of
+from reroll.engine.ordering import parse_order
+from reroll.engine.rows import Row, still
 from reroll.engine.task import STATUS_CODE
 from reroll.errors import CorruptData, InvalidArgument, UnknownUid
 from reroll.query import parse_query
 from reroll.rollout import Status
 
 
-class Looking(Shell):
+class Looking(Slicing):
     """For everybody."""
 
     async def count(self, task_name: str, group_status: Status | str) -> int:
@@ -57,36 +57,47 @@ class Looking(Shell):
         In order of uid, or of a field: `order_by="reward_std"`, or `"-reward_std"` for the largest first; groups
         without a value come last. `offset` leaves out the first ones, `limit` those after so many: only what is returned is
         made into rows. Raises QueryError that names the path inside the query.
+
+        Over many groups, other calls run in between: each row is as of its own moment, and groups that leave in the meantime
+        are left out.
         """
         self._check_open()
         parsed = parse_query(where)
         order, first = parse_order(order_by), _checked_size("offset", offset)
         last = None if limit is None else first + _checked_size("limit", limit)
-        slots = find(self._engine, parsed)
+        slots = await self._find(parsed)
         if order is not None:
-            slots = sort_slots(self._engine, slots, *order)
-        return rows_of(self._engine, slots[first:last])
+            slots = await self._sort(slots, *order)
+        return await self._rows(slots[first:last])
 
     async def count_where(self, where: Where) -> int:
         """Return how many resident groups satisfy a query. Raises QueryError that names the path inside the query."""
         self._check_open()
-        return len(find(self._engine, parse_query(where)))
+        return len(await self._find(parse_query(where)))
 
     async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
         """Return the rollouts of groups, in this order, without taking them.
 
-        Raises UnknownUid (a KeyError); CorruptData for those that were altered on disk, and are lost.
+        Of many groups, other calls run in between. Raises UnknownUid (a KeyError), also for a group that leaves in the
+        meantime; CorruptData for those that were altered on disk, and are lost.
         """
         self._check_open()
         wanted = checked_uids(uids)
-        handed = self._groups.look(wanted)
-        shown = await self._show(handed)
-        lost = [uid for uid, given in zip(wanted, handed, strict=True) if not given.groups]
+        self._groups.slots(wanted)  # UnknownUid before any is read
+        groups: list[list[Any]] = []
+        lost: list[int] = []
+        for start in range(0, len(wanted), GROUPS_AT_ONCE):
+            if start:
+                await self._pause()
+            part = wanted[start : start + GROUPS_AT_ONCE]
+            handed = self._groups.look(part)
+            groups += [group for shown in await self._show(handed) for group in shown]
+            lost += [uid for uid, given in zip(part, handed, strict=True) if not given.groups]
         if lost:
             raise CorruptData(
                 f"groups {lost} are damaged, and were given up; the others are as they were, ask for those"
             )
-        return [group for groups in shown for group in groups]
+        return groups
 
     async def to_arrow(
         self, where: Where | None = None, *, payloads: bool = False, place: str | None = "resident"
@@ -102,12 +113,20 @@ class Looking(Shell):
         query, code = parse_query({} if where is None else where), _checked_place(place)
         payloads = checked_flag("payloads", payloads)
         arrow.check_installed()
-        slots = find_anywhere(self._engine, query, code)
-        rows = arrow.rows_of(self._engine, slots)
+        slots = await self._find(query, code)
+        gathered = arrow.Rows(self._engine, slots)
+        if len(slots) <= ROWS_AT_ONCE:
+            gathered.gather(slots)
+            rows = gathered.table()
+        else:
+            for part, uids in slices_of(self._engine, slots, ROWS_AT_ONCE):
+                gathered.gather(part, still(self._engine, part, uids, code))
+                await self._pause()
+            rows = await self._waits.aside(gathered.table)
         if not payloads:
             return rows
         parts = arrow.Rollouts(rows)
-        for chunk in arrow.chunks(self._engine.columns.uid[slots], self._engine.columns.num_tokens[slots]):
+        for chunk in arrow.chunks(rows["uid"].to_numpy(), rows["num_tokens"].to_numpy()):
             parts.gather(chunk.start, await self._members(chunk.uids, code))
             await self._waits.aside(parts.build)
         return await self._waits.aside(parts.table)

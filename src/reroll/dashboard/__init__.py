@@ -3,6 +3,7 @@
 running   `Dashboard`: the page at a port, inside a running program
 app       the routes, and what a browser may do with what it gets
 access    who may look: this host, or whoever has the token
+connections   idle ones are closed
 frames    what viewers are sent, written once for all of them
 page/     the page: styles and scripts, with charts by plotly, nothing from the internet
 """

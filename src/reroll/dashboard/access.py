@@ -18,6 +18,8 @@ PAGE: Final = Path(__file__).with_name("page")
 COOKIE: Final = "reroll-dashboard"
 _LEAST: Final = 16
 """Shorter tokens could be guessed."""
+LARGEST_BODY: Final = 4096
+"""Bytes of a request besides its headers: a token is all that is ever sent."""
 _OPEN: Final = frozenset({"/enter", "/enter.js", "/page.css", "/icon.svg"})
 """What is needed to show a token."""
 
@@ -35,6 +37,10 @@ class Guard:
         await (refusal or self._app)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> Response | None:
+        if _body_bytes(headers) > LARGEST_BODY:
+            return too_large(f"the body has more than {LARGEST_BODY} bytes; the dashboard only reads")
+        if _is_foreign(headers):
+            return JSONResponse({"error": "the request comes from a page of another site"}, 403)
         if self._token is None:
             if _is_loopback(_host_name(headers.get("host", ""))):
                 return None
@@ -51,6 +57,26 @@ class Guard:
         return (kind.lower() == "bearer" and is_same(given, self._token)) or is_same(
             _cookie(headers), self._token
         )
+
+
+def too_large(error: str) -> Response:
+    """Return the answer to a body that is not read: the connection ends with it."""
+    return JSONResponse({"error": error}, 413, headers={"connection": "close"})
+
+
+def _body_bytes(headers: Headers) -> int:
+    """Return how long the body of a request is, as its headers say; 0 where they say nothing."""
+    length = headers.get("content-length", "0")
+    return int(length) if length.isdecimal() and len(length) < 20 else 1 << 64
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Return whether a browser sends a request for a page of another site."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:  # of the browser itself; it may be behind a proxy that changes Host
+        return site in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate"
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
 
 
 def is_same(given: str, token: str | None) -> bool:

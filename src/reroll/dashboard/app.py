@@ -1,5 +1,6 @@
 """The routes: a page, what it shows, and `/metrics`. All of them only read."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -15,7 +16,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reroll.dashboard.access import COOKIE, PAGE, Guard, is_same
+from reroll.dashboard.access import COOKIE, LARGEST_BODY, PAGE, Guard, is_same, too_large
 from reroll.dashboard.frames import Frames, as_json
 from reroll.errors import InvalidArgument, RerollError, UnknownUid
 from reroll.observe import Poll
@@ -24,7 +25,11 @@ from reroll.observe.prometheus import CONTENT_TYPE, render
 
 _CHARTS: Final = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _LARGEST_PAGE: Final = 500
-_LONGEST_TOKEN: Final = 4096
+_MOST_VIEWERS: Final = 128
+"""Pages that are kept up to date at a time."""
+_BODY_S: Final = 10.0
+"""A token has to arrive within this time."""
+_LARGEST_NUMBER: Final = (1 << 63) - 1
 # Scripts come from here only, and none are inline. The chart library writes styles into its elements.
 _HEADERS: Final = {
     "content-security-policy": (
@@ -52,6 +57,8 @@ def make_app(poll: Poll, token: str | None, decode: Decode | None) -> Starlette:
     view, frames = poll.view, Frames(poll)
 
     async def events(_request: Request) -> Response:
+        if frames.num_viewers >= _MOST_VIEWERS:
+            return _json({"error": f"{_MOST_VIEWERS} pages are open, which is the limit; close some"}, 503)
         return StreamingResponse(frames.events(), media_type="text/event-stream")
 
     @_told
@@ -68,7 +75,8 @@ def make_app(poll: Poll, token: str | None, decode: Decode | None) -> Starlette:
     @_told
     async def group(request: Request) -> Any:
         most = _number(request.query_params, "tokens", 2000)
-        found = await view.group(request.path_params["uid"], max_tokens=most)
+        uid = _whole_number("uid", request.path_params["uid"])
+        found = await view.group(uid, max_tokens=most)
         for rollout in found["rollouts"]:
             _tell_tokens(rollout, decode)
         return found
@@ -80,7 +88,13 @@ def make_app(poll: Poll, token: str | None, decode: Decode | None) -> Starlette:
         return Response(render(moment.stats, moment.ledger), media_type=CONTENT_TYPE)
 
     async def enter(request: Request) -> Response:
-        given = (await request.body())[:_LONGEST_TOKEN].decode(errors="replace")
+        try:
+            async with asyncio.timeout(_BODY_S):
+                given = (await _short_body(request)).decode(errors="replace")
+        except InvalidArgument as error:
+            return too_large(str(error))
+        except TimeoutError:
+            return _json({"error": "the token did not arrive"}, 408)
         if not is_same(given, token):
             return _json({"error": "that is not the token"}, 401)
         answer = Response(status_code=204)
@@ -91,7 +105,7 @@ def make_app(poll: Poll, token: str | None, decode: Decode | None) -> Starlette:
         routes=[
             Route("/events", events),
             Route("/groups", groups),
-            Route("/groups/{uid:int}", group),
+            Route("/groups/{uid}", group),
             Route("/metrics", metrics),
             Route("/enter", enter, methods=["POST"]),
             Route("/plotly.js", _file(_CHARTS, "public, max-age=86400")),
@@ -111,8 +125,10 @@ def _told(handler: Callable[[Request], Awaitable[Any]]) -> Handler:
             return _json(await handler(request))
         except UnknownUid as error:
             return _json({"error": f"{error.args[0]}; it may have left meanwhile"}, 404)
-        except (InvalidArgument, ValueError) as error:
+        except (InvalidArgument, ValueError, OverflowError) as error:
             return _json({"error": str(error)}, 400)
+        except RecursionError:
+            return _json({"error": "the filter is nested too deep; flatten it"}, 400)
         except (RerollError, OSError) as error:
             return _json({"error": str(error)}, 503)
 
@@ -148,10 +164,25 @@ def _where(asked: QueryParams) -> dict[str, Any]:
 
 
 def _number(asked: QueryParams, name: str, default: int) -> int:
-    text = asked.get(name, str(default))
+    return _whole_number(name, asked.get(name, str(default)))
+
+
+def _whole_number(name: str, text: str) -> int:
     if not text.isdecimal():
-        raise InvalidArgument(f"{name} must be a whole number of at least 0, not {text!r}")
+        raise InvalidArgument(f"{name} must be a whole number of at least 0, not {text[:40]!r}")
+    if len(text) > len(str(_LARGEST_NUMBER)) or int(text) > _LARGEST_NUMBER:
+        raise InvalidArgument(f"{name} must be below 2**63, not {text[:40]}...")
     return int(text)
+
+
+async def _short_body(request: Request) -> bytes:
+    """Return the body of a request. Raises InvalidArgument as soon as it is longer than any token."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_BODY:
+            raise InvalidArgument(f"the body has more than {LARGEST_BODY} bytes; send the token alone")
+    return body
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -15,14 +15,20 @@ class Frames:
 
     def __init__(self, poll: Poll) -> None:
         self._poll = poll
+        self.num_viewers = 0
+        """Pages that are being sent events."""
         self._written: tuple[Moment | None, bytes] = None, b""
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield what one viewer is sent, as long as it looks."""
-        points = [_point(moment) for moment in self._poll.history if moment.stats is not None]
-        yield _event("history", points)
-        async for moment in self._poll.moments():
-            yield self._event_of(moment)
+        self.num_viewers += 1
+        try:
+            points = [_point(moment) for moment in self._poll.history if moment.stats is not None]
+            yield _event("history", points)
+            async for moment in self._poll.moments():
+                yield self._event_of(moment)
+        finally:
+            self.num_viewers -= 1
 
     def _event_of(self, moment: Moment) -> bytes:
         if self._written[0] is not moment:

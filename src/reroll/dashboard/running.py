@@ -11,12 +11,13 @@ import uvicorn
 
 from reroll.dashboard.access import check_may_listen
 from reroll.dashboard.app import Decode, make_app
+from reroll.dashboard.connections import Connection
 from reroll.errors import InvalidConfig
 from reroll.observe import Poll, View
 
 _FAREWELL_S: Final = 1
-_MOST_VIEWERS: Final = 200
-"""Connections, all together; more are turned away."""
+_MOST_CONNECTIONS: Final = 256
+"""All together: viewers, connections without a request, and what else is asked. More are turned away."""
 
 
 class Dashboard:
@@ -55,7 +56,9 @@ class Dashboard:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                limit_concurrency=_MOST_VIEWERS,
+                limit_concurrency=_MOST_CONNECTIONS,
+                http=Connection,
+                ws="none",
                 timeout_graceful_shutdown=_FAREWELL_S,
             )
         )

@@ -33,14 +33,14 @@ def parse_order(order_by: str | None) -> tuple[str, bool] | None:
 
 def sort_rows(rows: Sequence[Row], field: str, descending: bool) -> list[Row]:
     """Return rows in order of a field."""
-    return [rows[place] for place in _order([getattr(row, field) for row in rows], descending)]
+    return [rows[place] for place in order_of([getattr(row, field) for row in rows], descending)]
 
 
 def sort_slots(engine: Engine, slots: IntArray, field: str, descending: bool) -> IntArray:
     """Return slots in order of a field. O(n log n), vectorised but for `group_id`."""
     source, kind = RowSource(engine, slots), FIELDS[field]
     if kind is Kind.SCALAR:
-        return slots[np.asarray(_order(source.objects(field), descending), np.int64)]
+        return slots[np.asarray(order_of(source.objects(field), descending), np.int64)]
     if kind is Kind.NUMBER:
         values, missing = source.numbers(field)
     else:
@@ -52,7 +52,7 @@ def sort_slots(engine: Engine, slots: IntArray, field: str, descending: bool) ->
     return slots[_ranked(values, missing, descending)]
 
 
-def _order(values: Iterable[Any], descending: bool) -> list[int]:
+def order_of(values: Iterable[Any], descending: bool) -> list[int]:
     """Return the places of values in their order: each kind of value by itself, missing ones last."""
     found = list(enumerate(values))
     present = [(place, typed(value)) for place, value in found if value is not None]

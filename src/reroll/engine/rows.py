@@ -83,13 +83,26 @@ def find(engine: Engine, query: Query) -> IntArray:
     return slots[mask(query, RowSource(engine, slots))]
 
 
+def still(engine: Engine, slots: IntArray, uids: IntArray, place: int | None = RESIDENT) -> BoolArray:
+    """Return which of these slots have the rows that they had, with these uids, and in this place."""
+    columns = engine.columns
+    if len(slots) and slots.max() >= len(columns.uid):  # the buffer has become another one
+        return np.zeros(len(slots), np.bool_)
+    same: BoolArray = columns.uid[slots] == uids
+    return same if place is None else same & (columns.place[slots] == place)
+
+
+def in_place(engine: Engine, place: int | None) -> IntArray:
+    """Return the slots of the rows in one place, or in all, by uid."""
+    slots = engine.columns.alive()
+    return slots if place is None else slots[engine.columns.place[slots] == place]
+
+
 def find_anywhere(engine: Engine, query: Query, place: int | None) -> IntArray:
     """Return the slots of the rows in one place, or in all, that satisfy a query, by uid."""
     if place == RESIDENT:
         return find(engine, query)
-    slots = engine.columns.alive()
-    if place is not None:
-        slots = slots[engine.columns.place[slots] == place]
+    slots = in_place(engine, place)
     return slots[mask(query, RowSource(engine, slots))]
 
 

@@ -29,7 +29,7 @@ negations of "$eq" and "$in". Kinds never mix: True is not 1, "1" is not 1, but 
 All errors of a query are found when it is parsed; evaluation raises none.
 """
 
-from reroll.query.columns import ColumnSource, mask
+from reroll.query.columns import ColumnSource, cost, mask
 from reroll.query.evaluate import Queryable, matches
 from reroll.query.fields import FIELDS
 from reroll.query.nodes import And, Compare, Not, OneOf, Or, Order, Query
@@ -49,6 +49,7 @@ __all__ = [
     "Query",
     "Queryable",
     "Scalar",
+    "cost",
     "mask",
     "matches",
     "only_pool",

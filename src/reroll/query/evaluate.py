@@ -5,7 +5,7 @@ from typing import Protocol
 
 from reroll.query.fields import tag_of
 from reroll.query.nodes import ORDERINGS, And, Compare, Not, OneOf, Or, Query
-from reroll.query.values import Scalar, typed
+from reroll.query.values import Scalar, Typed, typed
 
 
 class Queryable(Protocol):
@@ -30,7 +30,12 @@ def matches(query: Query, row: Queryable) -> bool:
 
 def holds(condition: OneOf | Compare, value: object) -> bool:
     """Return whether a field of this value satisfies the condition."""
-    sort, plain = typed(value)
+    return holds_typed(condition, typed(value))
+
+
+def holds_typed(condition: OneOf | Compare, value: Typed) -> bool:
+    """Return whether a value with its sort satisfies the condition."""
+    sort, plain = value
     if isinstance(condition, OneOf):
         return (sort, plain) in condition.values
     operand_sort, operand = condition.operand

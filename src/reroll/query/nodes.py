@@ -85,3 +85,14 @@ def height(query: Query) -> int:
             return 1 + height(part)
         case OneOf() | Compare():
             return 1
+
+
+def size(query: Query) -> int:
+    """Return how many conditions a query has; logic without parts counts as one."""
+    match query:
+        case And(parts) | Or(parts):
+            return sum(map(size, parts)) or 1
+        case Not(part):
+            return size(part)
+        case OneOf() | Compare():
+            return 1

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from reroll.errors import QueryError
 from reroll.query.explain import at_index, at_key, instead, shown
 from reroll.query.fields import FIELDS, TAG_PREFIX, Kind, kind_of
-from reroll.query.nodes import Not, Or, Query, all_of, height
+from reroll.query.nodes import Not, Or, Query, all_of, height, size
 from reroll.query.operands import OPERATORS, condition
 
 # Far above what anyone writes, far below what recursion can bear; also ends dicts that contain themselves.
 MAX_DEPTH = 64
+
+MAX_CONDITIONS = 256
+"""Each is a pass over the rows; $in takes any number of values in one."""
 
 LOGIC = ("$and", "$or", "$not")
 
@@ -19,44 +22,62 @@ def parse_query(where: Mapping[str, object] | Query) -> Query:
 
     Raises QueryError (a ValueError) for whatever is not in the language, also if no row would ever be looked at.
     """
-    return where if isinstance(where, Query) else _query(where, "where", depth=0)
+    return where if isinstance(where, Query) else _query(where, "where", 0, _Budget())
 
 
-def _query(where: object, path: str, depth: int) -> Query:
+class _Budget:
+    """How many conditions a query may still have."""
+
+    def __init__(self) -> None:
+        self._left = MAX_CONDITIONS
+
+    def spend(self, path: str, conditions: int = 1) -> None:
+        self._left -= conditions
+        if self._left < 0:
+            raise QueryError(
+                f"{path}: the query has more than {MAX_CONDITIONS} conditions; compare a field with many values by $in"
+            )
+
+
+def _query(where: object, path: str, depth: int, budget: _Budget) -> Query:
     if isinstance(where, Query):
         depth += height(where)
     if depth > MAX_DEPTH:
         raise QueryError(f"{path}: nested more than {MAX_DEPTH} deep; flatten the $and, $or and $not")
     if isinstance(where, Query):
+        budget.spend(path, size(where))
         return where
+    budget.spend(path, 0 if where else 1)
     if not isinstance(where, Mapping):
         raise QueryError(f'{path}: a query is a dict such as {{"status": "completed"}}, got {shown(where)}')
-    return all_of(tuple(_entry(key, value, path, depth) for key, value in where.items()))
+    return all_of(tuple(_entry(key, value, path, depth, budget) for key, value in where.items()))
 
 
-def _entry(key: object, value: object, path: str, depth: int) -> Query:
+def _entry(key: object, value: object, path: str, depth: int, budget: _Budget) -> Query:
     if not isinstance(key, str):
         raise QueryError(f"{path}: keys are field names, $and, $or or $not, got {shown(key)}")
     here = at_key(path, key)
     match key:
         case "$and":
-            return all_of(_queries(key, value, here, depth + 1))
+            return all_of(_queries(key, value, here, depth + 1, budget))
         case "$or":
-            return Or(_queries(key, value, here, depth + 1))
+            return Or(_queries(key, value, here, depth + 1, budget))
         case "$not":
-            return Not(_query(value, here, depth + 1))
+            return Not(_query(value, here, depth + 1, budget))
     kind = kind_of(key)
     if kind is None:
         raise _unknown(key, here)
+    budget.spend(here, len(value) if isinstance(value, Mapping) else 1)
     if not isinstance(value, Mapping):
         return condition(key, kind, "$eq", value, here)
     return _field(key, kind, value, here)
 
 
-def _queries(key: str, value: object, path: str, depth: int) -> tuple[Query, ...]:
+def _queries(key: str, value: object, path: str, depth: int, budget: _Budget) -> tuple[Query, ...]:
     if not isinstance(value, (list, tuple)):
         raise QueryError(f"{path}: {key} takes a list of queries, got {shown(value)}")
-    return tuple(_query(part, at_index(path, i), depth) for i, part in enumerate(value))
+    budget.spend(path, 0 if value else 1)
+    return tuple(_query(part, at_index(path, i), depth, budget) for i, part in enumerate(value))
 
 
 def _field(field: str, kind: Kind, operations: Mapping[object, object], path: str) -> Query:

@@ -5,6 +5,7 @@ between loses nothing and doubles nothing. Where groups are used several times t
 `get` and `take_batch` consume at once.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -93,6 +94,8 @@ class Serving:
         if not outcome.groups and outcome.lent is None:
             if value is None or (type(value) is int and abs(value) < 1 << 62):
                 return Answer(number, False, whole=value), []
+            if isinstance(value, list) and len(value) > _ENCODED_HERE:
+                return Answer(number, False, await asyncio.to_thread(to_bytes, value)), []
             return Answer(number, False, to_bytes(value)), []
         crossing = [given(group) for group in outcome.groups]
         blobs = [blob for _, blob in crossing]
@@ -216,10 +219,14 @@ class Serving:
         table = await self._buffer.to_arrow(**arguments)
         import pyarrow as pa  # noqa: PLC0415  (the buffer has it)
 
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return Outcome(sink.getvalue().to_pybytes())
+        def written() -> bytes:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            found: bytes = sink.getvalue().to_pybytes()
+            return found
+
+        return Outcome(await asyncio.to_thread(written))
 
     async def _do_health(
         self, _session: Session, _number: int, _arguments: dict[str, Any], _blobs: Sequence[Blob]
@@ -269,6 +276,8 @@ class Serving:
         return self._checkpoints / inside
 
 
+_ENCODED_HERE: Final = 1000
+"""Longer lists, such as the rows of a query, are encoded in another thread while other calls go on."""
 _GIVING: Final = frozenset({"take_batch", "lend", "sample", "peek"})
 """Verbs that give groups, which may stay bytes."""
 OWN_VERBS: Final = frozenset(name.removeprefix("_do_") for name in vars(Serving) if name.startswith("_do_"))
