@@ -13,8 +13,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from reroll.errors import InvalidArgument, WaitTimeout, shown
 from reroll.rollout.foreign import read_number
@@ -64,8 +64,15 @@ class Waits(Protocol):
     def soon(self, call: Callable[[], None]) -> None:
         """Let a call be made after whoever is about to run has run."""
 
-    async def aside(self, work: Callable[[], T]) -> T:
-        """Do work that takes long, and touches nothing of the shell, while others go on."""
+    async def aside(self, work: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
+        """Do work that takes long, and touches nothing of the shell, while others go on.
+
+        A cancelled caller calls `stop`, from its own thread, and returns when the work has ended: so it may close what
+        the work used.
+        """
+
+    async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that must not be left half done: a cancelled caller returns when it has ended."""
 
     async def pause(self) -> None:
         """Let other calls run, in the middle of one that takes long."""
@@ -201,7 +208,10 @@ class ThreadWaits(_Line):
     def soon(self, call: Callable[[], None]) -> None:
         call()  # whoever else is about to run waits for the lock
 
-    async def aside(self, work: Callable[[], T]) -> T:
+    async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work
+
+    async def aside(self, work: Callable[[], T], stop: Callable[[], None] | None = None) -> T:  # noqa: ARG002
         self._lock.release()
         try:
             return work()
@@ -292,8 +302,11 @@ class LoopWaits(_Line):
     def soon(self, call: Callable[[], None]) -> None:
         self._running_loop().call_soon(call)
 
-    async def aside(self, work: Callable[[], T]) -> T:
-        return await self._running_loop().run_in_executor(None, work)
+    async def aside(self, work: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
+        return await _ended(self._running_loop().run_in_executor(None, work), stop)
+
+    async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        return await _ended(self._running_loop().create_task(work))
 
     async def pause(self) -> None:
         import asyncio  # noqa: PLC0415
@@ -346,6 +359,25 @@ class _LoopSignal:
         for woken in self._waiting:
             if not woken.done() and not woken.get_loop().is_closed():
                 woken.set_result(None)
+
+
+async def _ended(running: "asyncio.Future[T]", stop: Callable[[], None] | None = None) -> T:
+    """Return the result of a future; a cancelled caller calls `stop` and leaves when the future is done."""
+    import asyncio  # noqa: PLC0415
+
+    cancelled: BaseException | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if stop is not None:
+                stop()
+    if cancelled is None:
+        return running.result()
+    if not running.cancelled():
+        running.exception()  # the cancellation is told instead
+    raise cancelled
 
 
 def on_signal() -> "asyncio.Event":

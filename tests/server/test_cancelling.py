@@ -1,6 +1,8 @@
 """A call and its cancellation that a server reads in one pass: the pool serves other clients, and the server stops."""
 
 import asyncio
+import contextlib
+import random
 import signal
 import time
 from contextlib import contextmanager
@@ -30,12 +32,11 @@ def paused(program):
         program.process.send_signal(signal.SIGCONT)
 
 
-def started(tmp_path, kind):
+def started(tmp_path, kind, *options, capacity=1):
     config = tmp_path / "buffer.yaml"
-    config.write_text("sampler: fifo\ncapacity: 1\n")
-    return Program(
-        "--config", str(config), *(["--store", str(tmp_path / "store")] if kind == "durable" else [])
-    )
+    config.write_text(f"sampler: fifo\ncapacity: {capacity}\n")
+    store = ["--store", str(tmp_path / "store")] if kind == "durable" else []
+    return Program("--config", str(config), *store, *options)
 
 
 async def held(client):
@@ -107,6 +108,25 @@ async def test_calls_that_are_cancelled_a_turn_after_they_were_sent(tmp_path, ve
         began = time.monotonic()
         assert program.stop() == 0
         assert time.monotonic() - began < STOP_S
+
+
+@pytest.mark.parametrize("kind", ["memory", "durable"])
+async def test_saves_that_clients_cancel(tmp_path, kind):
+    """The server lives, and the next save finds the directory free."""
+    dice = random.Random(0)
+    with started(tmp_path, kind, "--checkpoints", str(tmp_path / "saved"), capacity=1000) as program:
+        async with connect(program.address) as client:
+            for number in range(100):
+                await client.put(group(number, tokens=5000), "t")
+            for _ in range(20):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(client.save("here"), dice.uniform(0.002, 0.04))
+            await client.save("here")
+            assert (await client.health())["groups"] == 100
+        assert program.stop() == 0
+    again = ReplayBufferConfig(sampler="fifo", capacity=1000).build()
+    await again.resume(tmp_path / "saved" / "here")
+    assert len(again) == 100
 
 
 class Sleepy:

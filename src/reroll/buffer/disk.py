@@ -8,7 +8,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from os import PathLike
@@ -359,7 +359,10 @@ class Disk:
 
     async def _copy_payloads(self, path: str | PathLike[str]) -> None:
         groups = self._groups
-        with await self._waits.aside(lambda: Saved(find_saved(path))) as saved:  # checked before
+        with ExitStack() as opened:  # closed also when the caller is cancelled while a thread opens it
+            saved = await self._waits.aside(
+                lambda: opened.enter_context(Saved(find_saved(path)))
+            )  # checked before
             blobs = saved.all_payloads(_pass_over)
             while True:
                 some = await self._waits.aside(lambda: list(islice(blobs, _AT_ONCE)))
@@ -402,7 +405,7 @@ class Disk:
         await self.written()
         skip, copy = self._on_corrupt == "skip", self.store.begin_copy()
         try:
-            await self._waits.aside(lambda: copy.run(path, _pass_over if skip else self._refuse))
+            await self._waits.aside(lambda: copy.run(path, _pass_over if skip else self._refuse), copy.stop)
         finally:
             copy.close()
 

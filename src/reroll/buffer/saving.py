@@ -1,9 +1,10 @@
 """The verbs that make a buffer outlive its process, and follow the trainer's own checkpoints."""
 
+import threading
 import warnings
 from collections.abc import Iterator
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from reroll.buffer.arguments import checked_choice, checked_count, checked_path, checked_step
 from reroll.buffer.disk import Damaged
@@ -14,8 +15,11 @@ from reroll.buffer.shell import Shell
 from reroll.buffer.snapshot import Snapshot
 from reroll.codec import RefReader
 from reroll.engine.rewinding import check_rewind, commit, rewind
-from reroll.errors import CorruptData, InvalidArgument, NotEmpty
+from reroll.errors import Closed, CorruptData, InvalidArgument, NotEmpty
 from reroll.store import Saved, find_saved, open_saved, write_checkpoint
+
+_SAVE: Final = "save"
+"""The queue of saves."""
 
 
 class Saving(Shell):
@@ -27,10 +31,20 @@ class Saving(Shell):
         One file, `replay_buffer.sqlite`, takes the place of the one that was there, as a whole: a crash leaves the old or
         the new one. Leases count as returned, reservations as released, groups that are out as back, up to the last token
         that all fields of a rollout tell of. Raises NotStorable (naming the path inside a group), StoreFailed, StoreLocked,
-        CorruptData for a group of a durable buffer that was altered on disk: then the old file is untouched.
+        CorruptData for a group of a durable buffer that was altered on disk: then the old file is untouched. Saves of one
+        buffer run one after another. A cancelled one stops its thread first, and leaves the old file or the new one.
         """
         self._check_open()
         path = checked_path(path)
+        await self._wait([_SAVE], lambda: not self._is_saving, None, lambda: "save")
+        self._is_saving = True
+        try:
+            await self._save(path)
+        finally:
+            self._is_saving = False
+            self._waits.wake()
+
+    async def _save(self, path: str | PathLike[str]) -> None:
         if self._disk is not None:
             await self._disk.save(path)
             return
@@ -39,9 +53,9 @@ class Saving(Shell):
         )
         self._groups.witnesses.append(snapshot)
         try:
-            await self._waits.aside(lambda: write_checkpoint(path, snapshot.changes()))
+            await self._waits.aside(lambda: write_checkpoint(path, snapshot.changes()), snapshot.end)
         finally:
-            snapshot.end()  # whoever is cancelled leaves the thread at work
+            snapshot.end()
             self._groups.witnesses.remove(snapshot)
 
     async def resume(self, path: str | PathLike[str], *, on_corrupt: Damaged = "raise") -> None:
@@ -64,13 +78,16 @@ class Saving(Shell):
         await self._written()
 
     async def _resume(self, path: str | PathLike[str], on_corrupt: Damaged) -> None:
+        stopped = threading.Event()
         memory, lost = await self._waits.aside(
             lambda: _load(
                 path,
                 keep=self._disk is None,
                 on_corrupt=on_corrupt,
                 allow_pickle=self._allow_pickle,
-            )
+                stopped=stopped,
+            ),
+            stopped.set,
         )
         file = find_saved(path)
         self._become(memory, file)
@@ -82,7 +99,8 @@ class Saving(Shell):
                 stacklevel=2,
             )
         if self._disk is not None:
-            await self._disk.take_over(path)
+            # A buffer whose store holds half of it could not go on.
+            await self._waits.to_the_end(self._disk.take_over(path))
         self._leases.recheck(memory.lent())
 
     async def commit(self, step: int) -> int:
@@ -145,7 +163,12 @@ def _told(name: str, step: int) -> int:
 
 
 def _load(
-    path: str | PathLike[str], *, keep: bool, on_corrupt: Damaged, allow_pickle: bool
+    path: str | PathLike[str],
+    *,
+    keep: bool,
+    on_corrupt: Damaged,
+    allow_pickle: bool,
+    stopped: threading.Event,
 ) -> tuple[Memory, list[int]]:
     """Return what was saved, with the rollouts if they are kept in memory, and the uids of those that are damaged."""
     with open_saved(path, on_corrupt=on_corrupt) as saved:
@@ -156,6 +179,8 @@ def _load(
         lost: list[int] = []
         references = _references(saved, keep=keep, allow_pickle=allow_pickle)
         for group, found in _payloads(saved, memory.groups, references, skip, allow_pickle):
+            if stopped.is_set():
+                raise Closed("the resume was cancelled")
             if isinstance(found, CorruptData):
                 if on_corrupt == "raise":
                     raise CorruptData(

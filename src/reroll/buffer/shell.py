@@ -54,6 +54,7 @@ class Shell:
         self._clock = clock
         self._closed = False
         self._is_resuming = False
+        self._is_saving = False
         self._put_ids = PutIds(put_id_history)
         self._leases = Leases(groups)
         self._reservations = Reservations()

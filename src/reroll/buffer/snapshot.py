@@ -103,7 +103,17 @@ class Snapshot:
     # --- for the thread
 
     def changes(self) -> Iterator[Change]:
-        """Yield all that is to be written."""
+        """Yield all that is to be written. Raises Closed after `end`."""
+        for change in self._changes():
+            self._check()
+            yield change
+            del change  # before the next part is made
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise Closed("the save was cancelled, and groups may have changed since")
+
+    def _changes(self) -> Iterator[Change]:
         records: list[bytes] = []
         for start in range(0, len(self._groups), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
@@ -136,8 +146,7 @@ class Snapshot:
 
     def _take(self, group: Group) -> tuple[bytes, Blob]:
         with self._lock:
-            if self._is_over:
-                raise Closed("the save was cancelled, and groups may have changed since")
+            self._check()
             if group.uid not in self._pending:
                 record, blob = self._records.pop(group.uid), self._blobs.pop(group.uid)
                 if isinstance(blob, Exception):

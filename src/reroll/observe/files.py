@@ -12,6 +12,7 @@ from reroll.engine.ledger import Amount
 from reroll.engine.rows import Row
 from reroll.rollout import Status
 from reroll.store import find_saved
+from reroll.waiting import LoopWaits
 
 T = TypeVar("T")
 
@@ -24,11 +25,12 @@ class FileSource:
         self._read = self._signature()
         self._buffer = open_readonly(self.path)
         self._turn = asyncio.Lock()
+        self._waits = LoopWaits()  # a cancelled call keeps its turn until its thread has read
 
     async def stats(self) -> Stats:
         async with self._turn:
-            await asyncio.to_thread(self._renew)
-            return await asyncio.to_thread(self._buffer.stats)
+            await self._waits.aside(self._renew)
+            return await self._waits.aside(self._buffer.stats)
 
     async def ledger(self) -> dict[str, dict[str, Amount]]:
         return await self._ask(lambda buffer: buffer.ledger())
@@ -63,7 +65,7 @@ class FileSource:
     def _ask(self, ask: Callable[[ReadOnlyBuffer], T]) -> Awaitable[T]:
         async def asked() -> T:
             async with self._turn:
-                return await asyncio.to_thread(ask, self._buffer)
+                return await self._waits.aside(lambda: ask(self._buffer))
 
         return asked()
 

@@ -363,17 +363,29 @@ class Copy(Closing):
 
     def __init__(self, saved: Saved) -> None:
         self._saved = saved
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Let `run` raise Closed soon. From any thread."""
+        self._is_stopped = True
 
     def run(self, directory: str | os.PathLike[str], damaged: Damaged | None = None) -> None:
         """Write it as a checkpoint, verified on the way. From any thread; raises as `write_checkpoint`.
 
-        Payloads that were altered raise `CorruptData`, or are told to `damaged` and left out.
+        Close this copy only after `run` has returned: SQLite ends a process that closes what a thread reads. Payloads that were altered raise `CorruptData`, or are told to `damaged` and left out.
         """
         # Closed at once, also by an error that somebody keeps: what reads holds up the store's log.
         with closing(self._changes(damaged)) as changes:
             write_checkpoint(directory, changes)
 
     def _changes(self, damaged: Damaged | None) -> Generator[Change, None, None]:
+        for change in self._all_changes(damaged):
+            if self._is_stopped:
+                raise Closed(f"the copy of {self._saved.path} was stopped")
+            yield change
+            del change  # before the next one is read
+
+    def _all_changes(self, damaged: Damaged | None) -> Iterator[Change]:
         saved = self._saved
         yield Change(state=saved.state)
         for kind in saved.kinds():
