@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from reroll.buffer.arguments import unknown_task
 from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.groups import Groups
 from reroll.buffer.put import GroupRules
@@ -204,6 +205,7 @@ class ReplayBufferConfig(TaskConfig):
 
     Attributes, besides those of TaskConfig, which hold for every task:
         tasks: what differs, by task name.
+        declared_tasks_only: whether a call that names a task outside of `tasks` raises InvalidArgument.
         max_bytes: how many bytes of rollouts fit, over all tasks; None: unlimited.
         out_ttl_s: a group that was taken to be rolled again is given up after so many seconds; None: never.
         seed: the same seed and the same calls give the same samples; None: random.
@@ -227,6 +229,7 @@ class ReplayBufferConfig(TaskConfig):
     """
 
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
+    declared_tasks_only: bool = False
     max_bytes: _Count | None = None
     out_ttl_s: _Seconds | None = None
     seed: int | None = None
@@ -253,6 +256,14 @@ class ReplayBufferConfig(TaskConfig):
         if self.store is None and (self.max_resident_bytes is not None or self.sync != "os"):
             raise InvalidConfig(
                 "sync and max_resident_bytes are for a buffer with a store; name its directory"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _declares_a_task(self) -> Self:
+        if self.declared_tasks_only and not self.tasks:
+            raise InvalidConfig(
+                "declared_tasks_only without tasks refuses every put; name the tasks in `tasks`"
             )
         return self
 
@@ -334,9 +345,15 @@ class ReplayBufferConfig(TaskConfig):
         settings = {name: self._settings(self.for_task(name)) for name in self.tasks}
         rules = {name: _rules(self.for_task(name)) for name in self.tasks}
         common_settings, common_rules = self._settings(self), _rules(self)
-        engine = Engine(
-            lambda name: settings.get(name, common_settings), seed=self.seed, max_bytes=self.max_bytes
-        )
+
+        def settings_of(name: str) -> TaskSettings:
+            if self.declared_tasks_only and name not in settings:
+                raise InvalidArgument(
+                    f"task {name!r} is not declared, and declared_tasks_only is set; {unknown_task(name, sorted(settings))}"
+                )
+            return settings.get(name, common_settings)
+
+        engine = Engine(settings_of, seed=self.seed, max_bytes=self.max_bytes, declared=settings)
         return Groups(engine, lambda name: rules.get(name, common_rules), self.out_ttl_s)
 
     def _settings(self, config: TaskConfig) -> TaskSettings:

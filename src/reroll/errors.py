@@ -2,7 +2,7 @@
 
 RerollError
 ├── WouldBlock                         the engine cannot do this now; shells wait instead
-├── WaitTimeout      (TimeoutError)    a wait ended by its timeout; nothing was changed
+├── WaitTimeout      (TimeoutError)    a wait ended by its timeout; the call stored and handed out nothing
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Superseded       (RuntimeError)    a group that another producer was given after a restart
@@ -50,7 +50,10 @@ class WouldBlock(RerollError):  # noqa: N818  (a condition, not an error: shells
 
 
 class WaitTimeout(RerollError, TimeoutError):  # noqa: N818  (named like TimeoutError's other children)
-    """A wait ended by its timeout. Nothing was changed, and nothing will land later."""
+    """A wait ended by its timeout. The call stored, handed out and reserved nothing, and nothing will land later.
+
+    A training step that the call named stays learned, and may have expired groups.
+    """
 
 
 class UnknownUid(RerollError, KeyError):  # noqa: N818

@@ -1,5 +1,6 @@
 """Checks of what callers hand in: each returns the value in its plain form, or raises InvalidArgument."""
 
+import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,8 @@ Where = Mapping[str, Any] | Query
 
 _BOUND: Final = 1 << 62
 _LONGEST_NAME: Final = 1_000
+_LISTED: Final = 20
+"""Names in a message."""
 
 
 def checked_task(task_name: object) -> str:
@@ -31,6 +34,13 @@ def checked_task(task_name: object) -> str:
             f"task_name must have at most {_LONGEST_NAME} characters, not {len(task_name)}: {shown(task_name)}"
         )
     return checked_text("task_name", task_name)
+
+
+def unknown_task(name: str, known: Sequence[str]) -> str:
+    """Return which tasks there are instead of one that is unknown, and which of them is likely meant."""
+    close = difflib.get_close_matches(name, known, n=1)
+    names = ", ".join(map(repr, known[:_LISTED])) + (", ..." if len(known) > _LISTED else "")
+    return f"known tasks: {names or 'none'}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
 def checked_text(name: str, value: str) -> str:

@@ -64,8 +64,8 @@ class Changing(Slicing):
         )
         chosen = None if statuses is None else checked_statuses(statuses)
         expired = {}
-        for name in dict.fromkeys((*thresholds, *by_token)):
-            task = self._engine.task(name)
+        tasks = {name: self._engine.named(name) for name in dict.fromkeys((*thresholds, *by_token))}
+        for name, task in tasks.items():
             self._groups.learn_step(task, step)
             asked = Thresholds(thresholds.get(name), by_token.get(name), retryable.get(name, True))
             expired[name] = self._groups.refresh(

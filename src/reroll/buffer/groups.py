@@ -63,7 +63,7 @@ class Groups(HandOuts):
             self._check_task(slot, task_name)
             attempt = int(self.engine.columns.attempts[slot]) + 1
         put = Put(
-            task=self.engine.task(task_name),
+            task=self.engine.named(task_name),
             rules=rules,
             items=members,
             summary=summary,
@@ -113,6 +113,7 @@ class Groups(HandOuts):
     def put(self, put: Put) -> int | None:
         """Carry out a put, which may be carried out now, and return the uid, None if the group was dropped."""
         decision = put.decide()
+        self.engine.admit(put.task)
         self.learn_step(put.task, put.current_train_step)
         applied = put.apply_to_rollouts(decision)
         uid, slot, gone = self._enter(put, decision)

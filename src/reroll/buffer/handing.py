@@ -124,7 +124,7 @@ class HandingOut(Shell):
         replace, allow_short = checked_flag("replace", replace), checked_flag("allow_short", allow_short)
         step = checked_step("train_step", train_step)
         sizes = batch_sizes(self, n, task_name)
-        wanted = {self._engine.task(name): count for name, count in sizes.items() if count}
+        wanted = {self._engine.named(name): count for name, count in sizes.items() if count}
         if not allow_short:
             self._check_can_be_met(wanted, COMPLETED, distinct=not replace)
         can_draw = partial(self._engine.can_draw, replace=replace)
@@ -177,7 +177,13 @@ class HandingOut(Shell):
         wanted = self._wanted(task_batch_sizes)
         self._check_can_be_met(wanted, status)
         # Only looks, takes nothing: it stands in no queue but its own.
-        await self._wait([object()], lambda: self._is_ready(wanted, status), deadline, lambda: "wait_ready")
+        await self._wait(
+            [object()],
+            lambda: self._is_ready(wanted, status),
+            deadline,
+            lambda: "wait_ready timed out.",
+            wanted,
+        )
 
     async def ack_lease(self, lease: int, *, train_step: int | None = None) -> None:
         """Acknowledge a lease by its id; what `Batch.ack` does."""
@@ -211,7 +217,7 @@ class HandingOut(Shell):
             await self._written()
 
     def _wanted(self, sizes: Mapping[str, int]) -> dict[Task, int]:
-        return {self._engine.task(name): max(n, 0) for name, n in checked_sizes(sizes).items()}
+        return {self._engine.named(name): max(n, 0) for name, n in checked_sizes(sizes).items()}
 
     def _is_ready(self, wanted: Mapping[Task, int], status: int) -> bool:
         return all(self._engine.available(task, status, n) >= n for task, n in wanted.items())

@@ -36,9 +36,8 @@ class Looking(Slicing):
     async def count(self, task_name: str, group_status: Status | str) -> int:
         """Return how many groups of one task and status are resident. O(1)."""
         self._check_open()
-        task = self._engine.tasks.get(checked_task(task_name))
-        status = STATUS_CODE[Status.of(group_status)]
-        return 0 if task is None else len(task.pools[status])
+        task = self._engine.named(checked_task(task_name))
+        return len(task.pools[STATUS_CODE[Status.of(group_status)]])
 
     async def count_statuses(
         self, task_names: Iterable[str], statuses: Iterable[Status | str]

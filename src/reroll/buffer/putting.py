@@ -168,7 +168,7 @@ class Putting(Shell):
         deadline = deadline_of(timeout)
         ttl_s = read_seconds(ttl_s, "ttl_s")  # it starts when the reservation is granted
         count = checked_count("n", n)
-        task = self._engine.task(checked_task(task_name))
+        task = self._engine.named(checked_task(task_name))
         window = task.settings.window
         if count < 1 or (window is not None and count > window.largest):
             raise InvalidArgument(
@@ -214,7 +214,7 @@ class Putting(Shell):
         if done is None:
             raise InvalidArgument("step must be told: the training step that is done")
         self._engine.advanced = (done, serving)
-        for task in self._engine.tasks.values():
+        for task in (*self._engine.tasks.values(), *self._engine.named_tasks()):
             task.advance(done, serving)
             self._groups.learn_step(task, done)
         self._waits.wake()

@@ -136,6 +136,8 @@ class Saving(Shell):
             check_rewind(task, last)
         advanced, serving = self._engine.advanced
         self._engine.advanced = (min(advanced, version), None if serving is None else min(serving, version))
+        for task in self._engine.named_tasks():
+            task.rewind(last, self._engine.last_tick)
         count = 0
         for task in self._engine.tasks.values():
             back, gone = rewind(self._engine, task, last)

@@ -7,10 +7,11 @@ import warnings
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
+from reroll.buffer.arguments import unknown_task
 from reroll.buffer.disk import Damaged, Disk
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
@@ -30,6 +31,15 @@ from reroll.store import Store
 from reroll.waiting import Waits
 
 _log = logging.getLogger("reroll")
+
+
+_OUTCOMES: Final = {
+    "put": "no group was stored",
+    "take": "no group was handed out",
+    "sample": "no group was drawn",
+    "reserve": "nothing was reserved",
+}
+"""What a wait that timed out did not do. A training step that the call named stays learned, and may have expired groups."""
 
 
 class Shell:
@@ -288,7 +298,13 @@ class Shell:
         call = flow.begin_wait(what, [task.name for task in queues.values()], started)
         try:
             while True:
-                waited |= await self._wait(queues, possible, deadline, lambda: what + wanted())
+                waited |= await self._wait(
+                    queues,
+                    possible,
+                    deadline,
+                    lambda: f"{what}{wanted()} timed out; {_OUTCOMES[what]}.",
+                    queues.values(),
+                )
                 if prepare is None:
                     break
                 prepare()
@@ -306,12 +322,13 @@ class Shell:
         possible: Callable[[], bool],
         deadline: float | None,
         what: Callable[[], str],
+        tasks: Iterable[Task],
     ) -> bool:
         waited = await self._waits.until(
             queues,
             lambda: self._closed or self._has_failed() or self._is_possible(possible),
             deadline,
-            lambda: self._timed_out(what),
+            lambda: self._timed_out(what(), tasks),
         )
         self._check_open()
         return waited
@@ -324,8 +341,15 @@ class Shell:
             self._pass_time()
         return possible()
 
-    def _timed_out(self, what: Callable[[], str]) -> str:
-        tasks = {
+    def _timed_out(self, what: str, tasks: Iterable[Task]) -> str:
+        known = self._engine.known_tasks()
+        for task in tasks:
+            if task.name not in known:
+                return (
+                    f"{what} Task {task.name!r} is unknown: it has no group, and the configuration does not name it; "
+                    + unknown_task(task.name, known)
+                )
+        held = {
             name: {
                 status.value: len(task.pools[code])
                 for status, code in STATUS_CODE.items()
@@ -333,7 +357,7 @@ class Shell:
             }
             for name, task in self._engine.tasks.items()
         }
-        return f"{what()} timed out; nothing was changed. The buffer holds {tasks}"
+        return f"{what} The buffer holds {held}"
 
 
 def settle_in(buffer: Shell, reservation: Reservation, put_id: Hashable) -> None:

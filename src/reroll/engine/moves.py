@@ -3,8 +3,10 @@
 These are the steps that the engine's verbs are made of. None of them decides, and none fails half-way.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -28,6 +30,8 @@ from reroll.engine.task import (
 from reroll.engine.uses import used_of
 
 NOBODY: IntArray = np.zeros(0, np.int64)
+_KEPT_IN_MIND: Final = 256
+"""Tasks that were named and have no group, of which the newest keep their step."""
 
 
 class Moves:
@@ -39,12 +43,16 @@ class Moves:
         *,
         seed: int | None = None,
         max_bytes: int | None = None,
+        declared: Collection[str] = (),
     ) -> None:
         self.settings_of = settings_of
+        self.declared = declared  # tasks that the configuration names
         self.max_bytes = max_bytes
         self.columns = Columns()
         self.columns.salt = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
         self.tasks: dict[str, Task] = {}
+        self._named: WeakValueDictionary[str, Task] = WeakValueDictionary()
+        self._recently_named: deque[Task] = deque(maxlen=_KEPT_IN_MIND)
         self.rng = np.random.Generator(np.random.PCG64(seed))
         self.advanced: tuple[int, int | None] = (0, None)  # as told last, for tasks that come later
         self.last_uid = 0
@@ -57,12 +65,42 @@ class Moves:
 
     def task(self, name: str) -> Task:
         """Return the task of this name, made on first use."""
-        found = self.tasks.get(name)
+        return self.tasks.get(name) or self.admit(self.named(name))
+
+    def named(self, name: str) -> Task:
+        """Return the task of this name; one that the engine does not have is only kept in mind until `admit`.
+
+        So a call that names a task by mistake leaves nothing behind.
+        """
+        found = self.tasks.get(name) or self._named.get(name)
         if found is None:
-            found = Task(name, len(self.tasks), self.settings_of(name), self.columns)
+            found = Task(name, -1, self.settings_of(name), self.columns)
             found.advance(*self.advanced)
-            self.tasks[name] = found
+            self._named[name] = found
+            self._recently_named.append(found)
         return found
+
+    def named_tasks(self) -> list[Task]:
+        """Return the tasks that were named, and that the engine does not have."""
+        return list(self._named.values())
+
+    def forget_named(self) -> None:
+        """Forget them: the engine becomes another."""
+        self._named.clear()
+        self._recently_named.clear()
+
+    def known_tasks(self) -> list[str]:
+        """Return the names of tasks that have or had groups, or that the configuration names."""
+        return sorted({*self.tasks, *self.declared})
+
+    def admit(self, task: Task) -> Task:
+        """Have a task that was named, from now on."""
+        if task.name not in self.tasks:
+            task.code = len(self.tasks)
+            task.advance(*self.advanced)
+            self.tasks[task.name] = task
+            self._named.pop(task.name, None)
+        return self.tasks[task.name]
 
     @property
     def num_bytes(self) -> int:

@@ -13,7 +13,7 @@ from reroll.engine.columns import PLACES, RESIDENT, Columns, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.moves import NOBODY
 from reroll.engine.task import REJECTED, Task
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, InvalidConfig
 
 FORMAT: Final = 3
 """Version of what `state_of` returns."""
@@ -53,15 +53,20 @@ def restore(engine: Engine, state: Mapping[str, Any]) -> None:
     columns.dirty = None if engine.columns.dirty is None else set()
     columns.restore(state["rows"])
     columns.salt = state["salt"]
-    tasks = {}
+    tasks: dict[str, Task] = {}
     for code, (name, saved) in enumerate(state["tasks"].items()):
-        tasks[name] = Task(name, code, engine.settings_of(name), columns)
+        try:
+            settings = engine.settings_of(name)
+        except InvalidArgument as error:
+            raise InvalidConfig(f"the saved buffer has other tasks: {error}") from None
+        tasks[name] = Task(name, code, settings, columns)
         tasks[name].restore(saved, columns, state["uses"].get(name, {}))
     rng = np.random.Generator(np.random.PCG64(0))
     _restore_rng(rng, state["rng"])
     if engine.columns.dirty is not None:  # whoever writes changes down learns of those that follow
         columns.dirty = set()
     engine.columns, engine.tasks, engine.rng = columns, tasks, rng
+    engine.forget_named()
     engine.last_uid, engine.last_tick = state["last_uid"], state["last_tick"]
     engine.last_use = state["last_use"]
     step, version = state["advanced"]

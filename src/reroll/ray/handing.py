@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from reroll.buffer.arguments import checked_mix, checked_sizes, task_shares
+from reroll.buffer.arguments import checked_mix, checked_sizes, task_shares, unknown_task
 from reroll.config import ReplayBufferConfig
 from reroll.engine.selectors.specs import Prioritized, Uniform
-from reroll.errors import InvalidArgument, LeaseExpired, RerollError, WaitTimeout
+from reroll.errors import InvalidArgument, LeaseExpired, RerollError, Unreachable, WaitTimeout
 from reroll.ray.calling import Line, time_left
 from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, shares_of, weighed
 from reroll.ray.holding import heart, this_holder
@@ -271,8 +271,26 @@ class HandOut:
                     )
             if deadline is not None and time.monotonic() >= deadline:
                 counts = {task: f"{held[task]} of {n}" for task, n in sizes.items()}
-                raise WaitTimeout(f"{what} timed out; nothing was changed. There are {counts} groups")
+                raise WaitTimeout(
+                    f"{what} timed out; no group was handed out. There are {counts} groups{await self._unknown(sizes)}"
+                )
             await self._grown(told, missing, status, deadline)
+
+    async def _unknown(self, sizes: Mapping[str, int]) -> str:
+        """Return which tasks there are, if one of these is unknown to all shards."""
+        try:
+            told = await self._each("known_tasks", [{}] * len(self._lines), timeout=1.0)
+        except (WaitTimeout, Unreachable):  # a shard is away
+            return ""
+        known = sorted({name for names in told for name in names})
+        return next(
+            (
+                f". Task {name!r} is unknown; {unknown_task(name, known)}"
+                for name in sizes
+                if name not in known
+            ),
+            "",
+        )
 
     async def _grown(
         self,

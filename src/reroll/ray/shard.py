@@ -329,11 +329,16 @@ class Shard:
         self, task_name: str, group_status: Status | str = Status.COMPLETED
     ) -> tuple[float, int, float]:
         """Return the weight of all groups of a task and status, how many there are, and the sampler's beta."""
-        task = self._here.engine.task(task_name)
+        task = self._here.engine.named(task_name)
         sampler = task.pools[STATUS_CODE[Status.of(group_status)]].sampler
         weigh = getattr(sampler, "total_weight", None)
         weight = float(len(sampler)) if weigh is None else weigh(task.step)
         return weight, len(sampler), getattr(task.settings.sampler, "beta", 0.0)
+
+    async def _do_known_tasks(self) -> list[str]:
+        """Return the names of tasks that have or had groups here, or that the configuration names."""
+        await self._open()
+        return self._here.engine.known_tasks()
 
     async def _do_available(
         self, task_batch_sizes: Mapping[str, int], group_status: Any
@@ -341,7 +346,7 @@ class Shard:
         """Return how many of these groups can be had now, and how many ever at once, as far as limiters go; by task."""
         await (await self._open()).is_ready({})  # time passes
         engine, status = self._here.engine, Status.of(group_status)
-        tasks = {name: engine.task(name) for name in task_batch_sizes}
+        tasks = {name: engine.named(name) for name in task_batch_sizes}
         return {
             name: (
                 engine.available(tasks[name], STATUS_CODE[status], n),

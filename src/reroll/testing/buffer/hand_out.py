@@ -105,6 +105,59 @@ class HandOutSuite(Hooks):
         with pytest.raises(TimeoutError):
             await buffer.wait_ready({"t": 1}, timeout=0.001)
 
+    @pytest.mark.parametrize("verb", ["take_batch", "sample", "wait_ready"])
+    async def test_a_wait_for_an_unknown_task_names_the_likely_one(self, new: New, verb: str) -> None:
+        buffer = await new(tasks={"code": {}})
+        await buffer.put(group(), "math")
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "take_batch": lambda: buffer.take_batch({"mth": 1}, wait=True, timeout=0.01),
+            "sample": lambda: buffer.sample(1, "mth", timeout=0.01),
+            "wait_ready": lambda: buffer.wait_ready({"mth": 1}, timeout=0.01),
+        }
+        with pytest.raises(WaitTimeout, match=r"'mth' is unknown.*'code', 'math'; did you mean 'math'"):
+            await calls[verb]()
+        assert "mth" not in await buffer.ledger()
+        assert await buffer.count("mth", COMPLETED) == 0
+        assert await buffer.is_ready({"mth": 0}, group_status=COMPLETED)
+        assert list((await buffer.stats()).tasks) == ["math"]
+        assert await buffer.get(1, "math", COMPLETED)
+
+    async def test_a_task_that_was_waited_for_has_its_groups_and_its_step(self, new: New) -> None:
+        buffer = await new()
+        assert await buffer.get(1, "t", COMPLETED, train_step=7) == []
+        await buffer.put(group("a", versions=3), "t")
+        ((taken,),) = await buffer.get(1, "t", COMPLETED)
+        assert (taken.group_id, taken.seq_staleness) == ("a", 3)
+
+    async def test_only_declared_tasks_are_accepted(self, new: New) -> None:
+        buffer = await new(tasks={"math": {}, "code": {}}, declared_tasks_only=True)
+        uid = await buffer.put(group(), "math")
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: buffer.put(group(), "mth"),
+            lambda: buffer.get(1, "mth", COMPLETED),
+            lambda: buffer.take_batch({"math": 1, "mth": 1}),
+            lambda: buffer.sample(1, "mth", timeout=0),
+            lambda: buffer.reserve(1, "mth"),
+            lambda: buffer.count("mth", COMPLETED),
+            lambda: buffer.is_ready({"mth": 1}),
+            lambda: buffer.refresh_staleness(
+                task_stale_thresholds={"math": 1, "mth": 1}, current_train_step=9
+            ),
+        ]
+        for call in calls:
+            async with refused(buffer, InvalidArgument, "'mth'.*'code', 'math'; did you mean 'math'"):
+                await call()
+        assert (await row_of(buffer, uid)).task_name == "math"
+
+    async def test_a_timeout_does_not_deny_what_its_step_expired(self, new: New) -> None:
+        buffer = await new(max_age=1)
+        await put_all(buffer, "t", group(versions=1), group(versions=1))
+        with pytest.raises(WaitTimeout) as timeout:
+            await buffer.take_batch({"t": 2}, wait=True, timeout=0.01, train_step=50)
+        assert await buffer.count("t", COMPLETED) == 0
+        assert "changed" not in str(timeout.value)
+        assert "no group was handed out" in str(timeout.value)
+
     async def test_a_closed_limiter_looks_empty(self, new: New) -> None:
         buffer = await new(min_size=2)
         await buffer.put(group("a"), "t")
