@@ -1,8 +1,11 @@
 """One store that lives through many kills: the parent of the processes that are killed, and the judge."""
 
+import asyncio
 import json
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -11,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from crash.model import Worlds
-from crash.numbered import LIMITS, RETRYABLE, task_of
+from crash.numbered import LIMITS, RETRYABLE, config, task_of
+from crash.worker import picture_of
+from reroll import CorruptData
+from reroll.observe.verifying import verify
+from reroll.store import FILE_NAME
 
 TESTS = Path(__file__).parents[1]
 
@@ -88,21 +95,32 @@ class Store:
         self._process = start("crash.worker")
         self.lives = 0
         self.kills: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
         self.ops: Counter[str] = Counter()
 
     def live_and_die(self) -> None:
         """Let one process work on the store until it is killed."""
         way = self._chance.choices(["working", "opening", "writing"], [6, 2, 2])[0]
         patience = self._chance.randrange(1, 150)
+        pauses = {self._chance.randrange(1, 150) for _ in range(self._chance.choice([0, 0, 2]))}
         for line in self._live(
             dies_opening_at=self._chance.randrange(1, 2500) if way == "opening" else None,
             dies_writing_at=self._chance.randrange(1, 3000) if way == "writing" else None,
         ):
             patience -= "end" in line
+            if patience in pauses:
+                pauses.discard(patience)
+                self._pause()
             if (way == "opening" and "opened" in line) or (way == "working" and not patience):
                 self._process.kill()
         self._die()
         self.kills[way] += 1
+        chance = random.Random(
+            f"{self._seed} {self.lives}"
+        )  # its own: what follows must not depend on timing
+        if chance.random() < 0.2:
+            self._damage_a_copy(chance)
+            self._check_checkpoint()
 
     def rest(self) -> None:
         """Let the last process open the store and close it, and check that nothing is lost."""
@@ -139,9 +157,49 @@ class Store:
     def _die(self) -> None:
         process, self._process = self._process, start("crash.worker")
         code = end(process)
-        assert code == -9, f"life {self.lives} ended by itself, with code {code}"
+        assert code == -signal.SIGKILL, f"life {self.lives} ended by itself, with code {code}"
         self._worlds.crash()
         self._ops, self._lent = {}, {}
+
+    def _pause(self) -> None:
+        """Stop the process, as a debugger or a full machine does, and let it go on."""
+        self._process.send_signal(signal.SIGSTOP)
+        # Until it has stopped; or it is dead, and stays to be waited for.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self._process.send_signal(signal.SIGCONT)
+        self.events["paused"] += 1
+
+    def _check_checkpoint(self) -> None:
+        """Check what saves have left that were cancelled, killed or done: the checkpoint before, or the new one."""
+        saved = self._directory.with_name(f"{self._directory.name}-saved")
+        if (saved / FILE_NAME).exists():
+            assert verify(saved).problems == []
+
+    def _damage_a_copy(self, chance: random.Random) -> None:
+        """Cut, alter or remove the log in a copy of what is left: all is there then, or the loss is told."""
+        copy = self._directory.with_name(f"{self._directory.name}-damaged")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self._directory, copy)
+        log = copy / f"{FILE_NAME}-wal"
+        if not log.exists() or not (data := log.read_bytes()):
+            return
+        match chance.choice(["cut", "alter", "remove"]):
+            case "cut":
+                log.write_bytes(data[: chance.randrange(len(data))])
+            case "alter":
+                at = chance.randrange(len(data))
+                log.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            case "remove":
+                log.unlink()
+        is_whole = verify(copy).is_whole
+        try:
+            seen = asyncio.run(_picture_of(copy))
+        except CorruptData:
+            assert not is_whole, "verify says whole"
+            self.events["loss told"] += 1
+        else:
+            assert self._worlds.could_be(seen), "groups are missing, and no error says so"
+            self.events["nothing lost"] += 1
 
     def close(self) -> None:
         """End the process that waits for its turn."""
@@ -166,6 +224,8 @@ class Store:
                 self._trainer.checkpoint = step
             case {"restart": _}:
                 self._trainer.restart()
+            case {"saved": _} | {"cancelled": _}:
+                self.events[next(iter(line))] += 1
 
     def _note_begin(self, op: dict[str, Any]) -> None:
         match op:
@@ -193,3 +253,8 @@ class Store:
                 self._lent[result[0]] = (step, result[1])
             case {"op": "ack", "lease": lease}:
                 self._trainer.learn(*self._lent[lease])
+
+
+async def _picture_of(directory: Path) -> dict[str, Any]:
+    async with config(directory).build() as buffer:
+        return await picture_of(buffer)

@@ -5,6 +5,7 @@ leaves behind is what some number of them made, at least all that were acknowled
 agrees with what was seen since.
 """
 
+import json
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -356,6 +357,10 @@ class Worlds:
                 agreeing.append(now)
         assert agreeing, self._explain(picture)
         self._possible, self._begun, self._results = agreeing, [], {}
+
+    def could_be(self, picture: dict[str, Any]) -> bool:
+        """Return whether a buffer that was opened after the last kill may hold this."""
+        return any(json.loads(json.dumps(model.picture())) == picture for model in self._possible)
 
     def _carry_out(self, model: Model, ops: list[Op]) -> bool:
         """Apply operations; return whether each gave what the buffer gave."""

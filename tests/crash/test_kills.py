@@ -1,5 +1,7 @@
 """A durable buffer that is killed again and again keeps every promise that it acknowledged."""
 
+import os
+
 import pytest
 
 from crash.lives import Store, end, order, start
@@ -7,28 +9,33 @@ from crash.numbered import config
 from reroll import StoreLocked
 from reroll.store import open_saved
 
+KILLS = int(os.environ.get("REROLL_KILLS", "2000"))
+"""How many kills the long run sees, over its 20 stores."""
+SLOW = [pytest.mark.slow, pytest.mark.timeout(max(600, 6 * KILLS))]
+
 
 @pytest.mark.parametrize(
     ("kills", "seed"),
     [
-        pytest.param(20, 1, id="20 kills"),
-        pytest.param(120, 2, marks=[pytest.mark.slow, pytest.mark.timeout(1200)], id="120 kills"),
+        pytest.param(12, 1, marks=pytest.mark.timeout(600), id="12 kills"),
+        *(pytest.param(KILLS // 20, seed, marks=SLOW, id=f"store {seed}") for seed in range(100, 120)),
     ],
 )
 def test_one_store_lives_through_many_kills(tmp_path, kills, seed):
-    store = Store(tmp_path, seed)
+    """Processes are killed and paused, they cancel saves, and copies of their log are damaged."""
+    store = Store(tmp_path / "store", seed)
     try:
-        for _ in range(kills):
+        while store.kills.total() < kills:
             store.live_and_die()
         store.rest()
     finally:
         store.close()
-    assert store.kills.total() == kills
-    assert store.kills.keys() == {"working", "opening", "writing"}
+    assert store.kills.keys() == {"working", "opening", "writing"} or kills < 12
+    assert kills < 100 or store.events.keys() >= {"paused", "loss told", "saved", "cancelled"}
 
 
 def test_a_store_on_disk_lives_through_kills(tmp_path):
-    store = Store(tmp_path, 3, sync="disk")
+    store = Store(tmp_path / "store", 3, sync="disk")
     try:
         for _ in range(3):
             store.live_and_die()

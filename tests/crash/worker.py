@@ -43,6 +43,7 @@ class Worker:
 
     def __init__(self, buffer: ReplayBuffer, orders: dict[str, Any]) -> None:
         self._buffer = buffer
+        self._directory = orders["directory"]
         self._chance = random.Random(f"{orders['seed']} {orders['life']}")
         self._first = self._next = orders["life"] * 100_000
         self._step = orders["checkpoint"]  # the last training step that was done
@@ -53,22 +54,27 @@ class Worker:
         self._open: list[Any] = []
 
     async def run(self) -> None:
-        tell(seen=await self._picture())
-        await self._rewind()
-        tell(seen=await self._picture())
-        for uid, number, attempt in self._orphans:  # made by producers that have outlived the last process
-            await self._put_again(uid, number, attempt)
-        actors = (self._produce, self._produce, self._produce, self._train, self._roll_again)
-        actors += (self._lease_and_leave, self._tinker, self._consume_plain)
-        await asyncio.gather(*map(self._forever, actors))
+        await self._begin()
+        await asyncio.gather(*map(self._forever, (*self._actors(), self._save_and_cancel)))
 
     async def rest(self) -> None:
         """Only look, as the last to come."""
-        tell(seen=await self._picture())
+        tell(seen=await picture_of(self._buffer))
         await self._rewind()
-        tell(seen=await self._picture())
+        tell(seen=await picture_of(self._buffer))
         await self._buffer.close()
         tell(closed=True)
+
+    async def _begin(self) -> None:
+        tell(seen=await picture_of(self._buffer))
+        await self._rewind()
+        tell(seen=await picture_of(self._buffer))
+        for uid, number, attempt in self._orphans:  # made by producers that have outlived the last process
+            await self._put_again(uid, number, attempt)
+
+    def _actors(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        producers = (self._produce, self._produce, self._produce, self._roll_again)
+        return (*producers, self._train, self._lease_and_leave, self._tinker, self._consume_plain)
 
     async def _forever(self, act: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -142,11 +148,12 @@ class Worker:
         step = self._step + 1
         if self._chance.random() < 0.5:
             await self._refresh(step)
-        await asyncio.gather(
+        batches = (
             self._take({"math": self._chance.randrange(4), "code": 1}, "completed", step),
             self._sample(self._chance.randrange(1, 4), step),
             self._train_under_lease(step),
         )
+        await asyncio.gather(*batches)
         if self._chance.random() < 0.1:
             await self._take({"replay": 1}, "completed", step)
         if self._open and self._chance.random() < 0.2:  # of some step before, which may have been rewound
@@ -232,38 +239,55 @@ class Worker:
     async def _consume_plain(self) -> None:
         await self._take({"plain": 2}, "completed", None)
 
-    # --- what is there
+    # --- what harms nothing
 
-    async def _picture(self) -> dict[str, Any]:
-        buffer = self._buffer
-        rows = await buffer.query({})
-        for row, rollouts in zip(rows, await buffer.peek([row.uid for row in rows]), strict=True):
-            number, attempt = describe(rollouts, row.status.value)
-            assert (row.attempts, row.task_name) == (attempt, task_of(number)), (number, attempt, row)
-        books = await buffer.ledger()
-        for task, amounts in books.items():
-            own = [row for row in rows if row.task_name == task]
-            resident = amounts["resident"]
-            assert resident[:2] == (len(own), sum(row.num_tokens for row in own)), (task, resident)
-            assert closes(amounts), (task, amounts)
-            for status in ("completed", "aborted", "expired"):
-                count = sum(row.status.value == status for row in own)
-                assert count == await buffer.count(task, status), (task, status)
-        assert len(buffer) == len(rows)
-        counted = {
-            task: {name: amount.groups for name, amount in amounts.items() if amount.groups}
-            for task, amounts in books.items()
-        }
-        return {
-            "rows": {
-                str(row.uid): [
-                    *(row.timestamp_id, row.task_name, row.status.value, row.priority, row.version),
-                    *(row.times_sampled, row.attempts, row.deliveries, row.num_tokens),
-                ]
-                for row in rows
-            },
-            "books": {task: book for task, book in counted.items() if book},
-        }
+    async def _save_and_cancel(self) -> None:
+        """Save, and mostly do not wait for the end; a checkpoint that was written is whole."""
+        saving = asyncio.ensure_future(self._buffer.save(f"{self._directory}-saved"))
+        for _ in range(self._chance.choice([0, 1, 2, 5, 20, 100, 10**9])):
+            if saving.done():
+                break
+            await asyncio.sleep(0)
+        saving.cancel()
+        try:
+            await saving
+            tell(saved=True)
+        except asyncio.CancelledError:
+            tell(cancelled=True)
+        for _ in range(200):
+            await asyncio.sleep(0)
+
+
+async def picture_of(buffer: ReplayBuffer) -> dict[str, Any]:
+    """Return what is there, after a check that rollouts, rows and books agree."""
+    rows = await buffer.query({})
+    for row, rollouts in zip(rows, await buffer.peek([row.uid for row in rows]), strict=True):
+        number, attempt = describe(rollouts, row.status.value)
+        assert (row.attempts, row.task_name) == (attempt, task_of(number)), (number, attempt, row)
+    books = await buffer.ledger()
+    for task, amounts in books.items():
+        own = [row for row in rows if row.task_name == task]
+        resident = amounts["resident"]
+        assert resident[:2] == (len(own), sum(row.num_tokens for row in own)), (task, resident)
+        assert closes(amounts), (task, amounts)
+        for status in ("completed", "aborted", "expired"):
+            count = sum(row.status.value == status for row in own)
+            assert count == await buffer.count(task, status), (task, status)
+    assert len(buffer) == len(rows)
+    counted = {
+        task: {name: amount.groups for name, amount in amounts.items() if amount.groups}
+        for task, amounts in books.items()
+    }
+    return {
+        "rows": {
+            str(row.uid): [
+                *(row.timestamp_id, row.task_name, row.status.value, row.priority, row.version),
+                *(row.times_sampled, row.attempts, row.deliveries, row.num_tokens),
+            ]
+            for row in rows
+        },
+        "books": {task: book for task, book in counted.items() if book},
+    }
 
 
 def _name(rollouts: list[Any], status: str) -> list[int]:
@@ -286,8 +310,8 @@ def _told(result: Any, op: dict[str, Any]) -> Any:
     return result
 
 
-async def main() -> None:
-    orders = json.loads(sys.stdin.readline())
+def open_buffer(orders: dict[str, Any]) -> ReplayBuffer:
+    """Return the buffer that is worked with, and die on the way if so ordered."""
     faulthandler.dump_traceback_later(60, exit=True)  # one that hangs says where
     opening, writing = Trap(orders["dies_opening_at"]), Trap(orders["dies_writing_at"], "reroll ")
     tell(opening=True)
@@ -304,9 +328,13 @@ async def main() -> None:
     buffer = config(orders["directory"], **orders["options"]).build()
     opening.lift()
     tell(opened=opening.events)
-    worker = Worker(buffer, orders)
+    return buffer
+
+
+async def work(orders: dict[str, Any]) -> None:
+    worker = Worker(open_buffer(orders), orders)
     await (worker.rest() if orders["rests"] else worker.run())
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(work(json.loads(sys.stdin.readline())))
