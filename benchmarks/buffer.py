@@ -195,7 +195,7 @@ def _print_stalls(stalls: Sequence[group_waits.Stall], plan: Plan) -> None:
 
 def _print_replay(timed: claims.Replay, leases: Mapping[str, Timing], plan: Plan) -> None:
     rows = []
-    for operation in (replay.SAMPLE, replay.UPDATE, replay.PUT):
+    for operation in (replay.SAMPLE, replay.UPDATE, replay.PUT, replay.ADVANCE):
         for number, sampler in enumerate(plan.samplers):
             found = [timed[replay.Measured(operation, sampler, groups)] for groups in plan.replay_sizes]
             rows.append(

@@ -101,7 +101,7 @@ def replay_claims(timed: Replay) -> list[Claim]:
     for operation, bound in ((replay.SAMPLE, 1e-3), (replay.UPDATE, 0.5e-3)):
         text = f"R, {operation}: at {large // 1000}k groups below {bound * 1e3:g} ms"
         claims.append(_below(text, timed[replay.Measured(operation, replay.PLAIN, large)], bound))
-    for operation in (replay.SAMPLE, replay.UPDATE):
+    for operation in (replay.SAMPLE, replay.UPDATE, replay.ADVANCE):
         ratio = replay_growth(timed, operation, replay.PLAIN)
         text = f"R, {operation}: from {small // 1000}k to {large // 1000}k groups less than 3 times slower"
         claims.append(Claim(text, times(ratio), ratio < 3))

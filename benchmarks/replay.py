@@ -5,6 +5,7 @@ A group is 8 x (256 + 4096) tokens. Samples are as users get them: groups, impor
 
 import gc
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from reroll import (
 
 BATCH = 64
 SAMPLE, UPDATE, PUT = "sample(64)", "update_priorities of 64", "put into the full store"
+ADVANCE = "advance, nothing passes max_staleness"
 TAKE, LEASE = "take_batch(64)", "lease(64) + ack"
 PLAIN = "prioritized"
 SAMPLERS: Mapping[str, tuple[Any, bool]] = {
@@ -51,7 +53,7 @@ def measure_replay(sizes: Sequence[int], rounds: int, samplers: Sequence[str]) -
             cases |= {Measured(operation, name, groups): case for operation, case in _cases(buffer).items()}
         gc.collect()
         gc.freeze()
-        for operation in (SAMPLE, UPDATE, PUT):
+        for operation in (SAMPLE, UPDATE, PUT, ADVANCE):  # the last one ages all groups
             results |= interleave(
                 {key: case for key, case in cases.items() if key.operation == operation}, rounds
             )
@@ -76,7 +78,7 @@ def measure_leases(groups: int, rounds: int) -> dict[str, Timing]:
 
 def _store(sampler: Any, groups: int, *, numba: bool) -> ReplayBuffer:
     config = ReplayBufferConfig(
-        capacity=groups, sampler=sampler, remover=Fifo(), max_times_sampled=None, seed=0
+        capacity=groups, sampler=sampler, remover=Fifo(), max_times_sampled=None, max_staleness=10**9, seed=0
     )
     priorities = random_priorities(groups).tolist()
     with numba_wanted(numba):
@@ -85,7 +87,7 @@ def _store(sampler: Any, groups: int, *, numba: bool) -> ReplayBuffer:
 
 
 def _cases(buffer: ReplayBuffer) -> dict[str, Case]:
-    rng, make = np.random.default_rng(1), rollout_maker(WORKLOAD_R)
+    rng, make, steps = np.random.default_rng(1), rollout_maker(WORKLOAD_R), count(1_000)
 
     def update() -> float:
         # Those of a sample, as after a training step.
@@ -101,6 +103,7 @@ def _cases(buffer: ReplayBuffer) -> dict[str, Case]:
         SAMPLE: lambda: per_operation(lambda: drive(buffer.sample(BATCH, TASK)), 4),
         UPDATE: update,
         PUT: put,
+        ADVANCE: lambda: per_operation(lambda: drive(buffer.advance(next(steps))), 64),
     }
 
 

@@ -65,10 +65,11 @@ async def produce(buffer: ReplayBuffer, engine: Engine, prompts: itertools.count
     """Roll one group after the other, until the engine aborts."""
     while engine.is_running:
         group = await next_group(buffer, prompts)
+        version = engine.version  # read before generating: it is the weights that make the tokens
         unfinished = [rollout for rollout in group if rollout.status is not Status.COMPLETED]
         await asyncio.gather(*(engine.generate(rollout) for rollout in unfinished))
         # Stamps only the tokens that have no version yet; older ones keep theirs.
-        await buffer.put(group, TASK, model_step=engine.version)
+        await buffer.put(group, TASK, model_step=version)
 
 
 class Producers:

@@ -2,8 +2,8 @@
 
 The priority of a group is p(1-p), where p is the share of its responses that solve the prompt: what is always or never
 solved teaches nothing. It halves with every HALF_LIFE versions, so that replay stays close to the policy, and is told
-anew after training. No group is trained more than MAX_USES times, or with a staleness above MAX_AGE. Batches are leased:
-one training step fails here, and its groups come back as if it had never been.
+anew after training. No group is trained more than MAX_USES times, or with a staleness above MAX_STALENESS. Batches are
+leased: one training step fails here, and its groups come back as if it had never been.
 
     python examples/replay_priorities.py
 """
@@ -18,14 +18,15 @@ from reroll import Mixture, Prioritized, ReplayBuffer, ReplayBufferConfig, Rollo
 TASK = "math"
 STEPS = 16
 BATCH, NEW_GROUPS, RESPONSES = 16, 8, 8
-MAX_USES, MAX_AGE, HALF_LIFE = 4, 5, 2
+MAX_USES, MAX_STALENESS, HALF_LIFE = 4, 5, 2
 FAILS_AT = 9  # the first attempt of this step
 
 CONFIG = ReplayBufferConfig(
     sampler=Mixture(NEW_GROUPS / BATCH, replay=Prioritized(beta=0.5, half_life=HALF_LIFE, reuse_decay=0.8)),
     priority_signal="solve_rate",
     max_times_sampled=MAX_USES,
-    max_age=MAX_AGE,  # which also bounds how many groups there are
+    max_staleness=MAX_STALENESS,  # which also bounds how many groups there are
+    on_stale="drop",  # nobody rolls groups again here
     seed=0,
 )
 
@@ -63,7 +64,8 @@ class Policy:
 
 async def produce(buffer: ReplayBuffer, policy: Policy, groups: int, step: int) -> None:
     for number in range(groups):
-        await buffer.put(policy.generate(1000 * step + number), TASK, model_step=policy.version)
+        version = policy.version  # read before generating
+        await buffer.put(policy.generate(1000 * step + number), TASK, model_step=version)
 
 
 async def train(buffer: ReplayBuffer, policy: Policy, step: int, *, fails: bool) -> tuple[list[Sample], int]:
@@ -108,7 +110,7 @@ async def main() -> None:
     print(f"groups by uses: {dict(sorted(Counter(uses.values()).items()))}, never more than {MAX_USES}")
     print(
         f"ledger: {books['put'].groups} groups put = {books['consumed'].groups} used {MAX_USES} times "
-        f"+ {books['expired'].groups} grew older than {MAX_AGE} versions + {books['resident'].groups} here"
+        f"+ {books['expired'].groups} passed staleness {MAX_STALENESS} + {books['resident'].groups} here"
     )
 
 

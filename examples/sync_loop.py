@@ -41,8 +41,9 @@ class Engine:
 
 
 async def roll_prompt(buffer: ReplayBuffer, engine: Engine, prompt: int) -> None:
+    version = engine.version  # read before generating
     group = await asyncio.gather(*(engine.generate(prompt) for _ in range(RESPONSES)))
-    await buffer.put(group, TASK, model_step=engine.version)
+    await buffer.put(group, TASK, model_step=version)
 
 
 async def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -149,7 +150,9 @@ class TaskConfig(BaseModel):
         on_failed: whether a failed rollout fails its group, or is dropped at put.
         min_group_size: a group is not made smaller than this by dropping failed rollouts; it fails.
         max_attempts: a group that is put more often than this, and still not COMPLETED, is FAILED; None: no limit.
-        max_age: a COMPLETED group goes when its staleness, in versions, is above this; None: no limit.
+        max_staleness: no COMPLETED group is handed out whose staleness is above this; None: no bound.
+        on_stale: whether a COMPLETED group that passes `max_staleness` is emptied and waits in EXPIRED to be rolled again
+            ("reroll"), or is dropped ("drop"). A group that was trained before is dropped in both cases.
         priority_signal: what a group is worth if its put names no priority: "reward_std", "solve_rate" (p(1-p)),
             "mean_abs_advantage", or a function of its rollouts; None: `initial_priority`.
         initial_priority: the priority of a group that is put without one, and without a signal: a number, or "max", the
@@ -170,7 +173,8 @@ class TaskConfig(BaseModel):
     on_failed: Literal["group", "drop_member"] = "group"
     min_group_size: _Count = 1
     max_attempts: _Count | None = None
-    max_age: Annotated[int, Field(ge=0)] | None = None
+    max_staleness: Annotated[int, Field(ge=0)] | None = None
+    on_stale: Literal["reroll", "drop"] = "reroll"
     priority_signal: SignalName | Callable[[Sequence[Any]], float] | None = None
     initial_priority: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["max"] = 1.0
     rejected_capacity: Annotated[int, Field(ge=0)] = 1024
@@ -187,9 +191,21 @@ class TaskConfig(BaseModel):
         """Return the limiter; with this min_size if none is configured."""
         return self._limiter() or MinSize(self.min_size or min_size)
 
+    @property
+    def has_window(self) -> bool:
+        """Whether a StalenessWindow is configured."""
+        return any(isinstance(part, StalenessWindow) for part in self._rate_limiters())
+
     def window(self) -> StalenessWindow | None:
-        """Return the staleness window, if one is configured."""
-        return next((part for part in self._rate_limiters() if isinstance(part, StalenessWindow)), None)
+        """Return the staleness window, if one is configured; its `max_staleness` defaults to that of the task."""
+        found = next((part for part in self._rate_limiters() if isinstance(part, StalenessWindow)), None)
+        if found is None or found.max_staleness is not None:
+            return found
+        if self.max_staleness is None:
+            raise InvalidConfig(
+                "StalenessWindow has no max_staleness, and neither has its task; give one of them"
+            )
+        return replace(found, max_staleness=self.max_staleness)
 
     def _limiter(self) -> Limiter | None:
         return next((part for part in self._rate_limiters() if not isinstance(part, StalenessWindow)), None)
@@ -391,6 +407,7 @@ def _rules(config: TaskConfig) -> GroupRules:
         on_failed=config.on_failed,
         min_group_size=config.min_group_size,
         max_attempts=config.max_attempts,
-        max_age=config.max_age,
+        max_staleness=config.max_staleness,
+        on_stale=config.on_stale,
         signal=config.priority_signal,
     )

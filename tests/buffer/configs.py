@@ -50,6 +50,8 @@ def task_configs(draw: st.DrawFn) -> TaskConfig:
         on_failed=draw(st.sampled_from(["group", "drop_member"])),
         min_group_size=draw(st.integers(1, 2)),
         max_attempts=draw(st.sampled_from([None, None, 1, 2])),
+        max_staleness=draw(st.sampled_from([None, None, 0, 2])),
+        on_stale=draw(st.sampled_from(["reroll", "drop"])),
         rejected_capacity=draw(st.sampled_from([1024, 2, 1, 0])),
     )
     limited = config.model_copy(update={"rate_limiter": draw(st.none() | LIMITERS)})

@@ -31,7 +31,9 @@ async def test_groups_under_a_lease_are_reported_when_they_leave():
 async def test_a_waiting_call_reports_before_it_waits():
     drops: list[Dropped] = []
     dropped = asyncio.Event()
-    config = ReplayBufferConfig(max_age=1, on_drop=lambda gone: (drops.extend(gone), dropped.set()))
+    config = ReplayBufferConfig(
+        max_staleness=1, on_stale="drop", on_drop=lambda gone: (drops.extend(gone), dropped.set())
+    )
     buffer = config.build()
     await put_all(buffer, "t", group("a", versions=1), group("b", versions=1))
     waiting = asyncio.create_task(buffer.take_batch({"t": 2}, wait=True, train_step=9))
@@ -81,7 +83,7 @@ def test_a_blocking_buffer_may_be_called_from_on_drop_in_the_same_thread():
             buffer.put(group("again"), "u", timeout=30)
             buffer.delete({"task_name": "u"})
 
-    with ReplayBufferConfig(max_age=1, on_drop=put_again).build_blocking() as buffer:
+    with ReplayBufferConfig(max_staleness=1, on_stale="drop", on_drop=put_again).build_blocking() as buffer:
         buffer.put(group("a", versions=1), "t")
         buffer.put(group("b", versions=1), "t")
         buffer.delete([1])

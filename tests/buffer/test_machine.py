@@ -267,6 +267,9 @@ class Machine(RuleBasedStateMachine):
         wait: bool,
         timeout: float | None = None,
     ) -> Call:
+        if wait and any(self.config.for_task(task).max_staleness is not None for task in sizes):
+            train_step = None  # it would expire groups while the call still waits, which the model cannot see
+
         def on_result(result: Any) -> None:
             handed, counts = result
             expected = self.model.take(sizes, status, train_step=train_step, wait=wait)

@@ -180,3 +180,19 @@ def test_an_event_loop_that_ends_while_the_disk_writes(tmp_path):
         slow_disk.enter_context(stalled(buffer))
         asyncio.run(interrupted())
         asyncio.run(goes_on(slow_disk))
+
+
+@pytest.mark.parametrize("verb", ["take", "lease"])
+async def test_groups_of_a_cancelled_call_are_bound_by_the_step_of_now(tmp_path, verb):
+    options = {"max_staleness": 2}
+    buffer = fifo(tmp_path / "store", **options)
+    await fill(buffer, 2, versions=[0, 8])
+    with stalled(buffer):
+        call = buffer.get(2, TASK, "completed") if verb == "take" else buffer.lease({TASK: 2})
+        taker = await while_writing(call)
+        told = await while_writing(buffer.advance(9))
+        await cancelled(taker)
+    await told
+    after = await checked(buffer, **options)
+    assert [(row.uid, row.status.value) for row in after["rows"]] == [(1, "expired"), (2, "completed")]
+    await buffer.close()

@@ -74,7 +74,8 @@ def task_configs(draw: st.DrawFn) -> TaskConfig:
             )
         ),
         expire=draw(st.sampled_from(["group", "member"])),
-        max_age=draw(st.sampled_from([None, None, 3])),
+        max_staleness=draw(st.sampled_from([None, 1, 3])),
+        on_stale=draw(st.sampled_from(["reroll", "drop"])),
         max_attempts=draw(st.sampled_from([None, 2])),
         rejected_capacity=draw(st.sampled_from([1024, 1])),
     )

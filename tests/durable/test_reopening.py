@@ -613,3 +613,37 @@ async def test_a_smaller_capacity_without_a_remover_drops_nothing_and_warns(tmp_
     assert await again.put(group(), TASK) == 9
     for each in (buffer, again):
         await each.close()
+
+
+async def test_groups_that_come_home_after_a_crash_are_bound(tmp_path):
+    buffer = fifo(tmp_path / "store", max_staleness=2)
+    await fill(buffer, 2, versions=[0, 8])
+    await buffer.lease({TASK: 2})
+    await buffer.advance(9)
+    again = crashed(buffer, max_staleness=2)
+    assert [(row.uid, row.status.value) for row in await again.query({})] == [
+        (1, "expired"),
+        (2, "completed"),
+    ]
+    third = crashed(again, max_staleness=2)
+    assert await picture(third) == await picture(again)
+    for each in (buffer, again, third):
+        await each.close()
+
+
+@pytest.mark.parametrize("how", ["store", "resume"])
+async def test_a_bound_that_is_configured_later_holds_at_once(tmp_path, how):
+    buffer = fifo(tmp_path / "store")
+    await fill(buffer, 2, versions=[0, 8])
+    await buffer.put(group(seq_staleness=7), TASK)
+    await buffer.advance(9)
+    if how == "store":
+        again = crashed(buffer, max_staleness=2, on_stale="drop")
+    else:
+        await buffer.save(tmp_path / "saved")
+        again = fifo(tmp_path / "other", max_staleness=2, on_stale="drop")
+        await again.resume(tmp_path / "saved")
+    assert [row.uid for row in await again.query({})] == [2]
+    assert (await again.ledger())[TASK]["expired"].groups == 2
+    for each in (buffer, again):
+        await each.close()

@@ -82,7 +82,7 @@ def test_failed_and_aborted_results_are_not_handed_out():
 
 
 def test_what_is_too_stale_goes():
-    results = ResultsQueue(replay_buffer={"max_age": 1})
+    results = ResultsQueue(replay_buffer={"max_staleness": 1})
     for number in range(4):
         assert results.put(their_result(number, model_step=number))
     results.advance(3)  # staleness 2, 1, 0, -1

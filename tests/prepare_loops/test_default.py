@@ -1,12 +1,13 @@
 """Every group exactly once by default, and metrics that agree; with replay they differ, and each is right."""
 
+import asyncio
 import statistics
 
 import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result, same_in
-from reroll import WaitTimeout
-from reroll.prepare import Preparer, Prompts
+from reroll import Rollout, SyncReplayBufferConfig, WaitTimeout
+from reroll.prepare import AsyncPreparer, Preparer, Prompts
 
 SHARED = (
     *("groups", "rollouts", "tokens"),
@@ -115,6 +116,23 @@ def test_what_became_too_stale_while_it_waited_for_room_is_replaced():
         assert mine.wanted == 1
         preparer.put(result(3, version=1), timeout=TIMEOUT)
         assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3]
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_stale_groups_that_others_put_while_a_step_waits_are_not_trained(own):
+    mine = config(2, async_steps=0, first_step=5, max_staleness=0)
+    theirs = None if own else SyncReplayBufferConfig().build()
+    async with AsyncPreparer(mine, buffer=theirs) as preparer:
+        waiting = asyncio.ensure_future(preparer.get_data(0, 5, TIMEOUT))
+        while not waiting.done():
+            for version in (0, 4):
+                group = [
+                    Rollout(prompt_ids=[1], response_ids=[2], reward=r, status="completed")
+                    for r in (0.0, 1.0)
+                ]
+                await preparer.buffer.put(group, "train", model_step=version)
+            await asyncio.sleep(0.01)
+        assert (await waiting).metrics["train/staleness_max"] == 0
 
 
 def test_time_is_told():

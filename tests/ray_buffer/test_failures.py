@@ -280,3 +280,12 @@ async def test_after_closing_every_handle_is_told():
             await other.count("t", "completed")
         with pytest.raises(Closed):
             type(buffer).connect(buffer._about.name)
+
+
+async def test_a_lost_shard_knows_the_step_of_its_tasks():
+    with own_buffer(ReplayBufferConfig(max_staleness=2)) as buffer:
+        await buffer.put(group(versions=8), "t", current_train_step=9)
+        kill(buffer, 0)
+        await buffer.put(group(versions=0), "t")
+        assert await buffer.count("t", "completed") == 0
+        assert await buffer.count("t", "expired") == 1

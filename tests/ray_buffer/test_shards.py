@@ -282,3 +282,38 @@ async def test_a_shard_that_is_away_is_waited_for_as_long_as_the_caller_waits():
         finally:
             os.kill(pid, signal.SIGCONT)
         assert await put == 1
+
+
+@pytest.mark.parametrize("how", ["get", "take", "sample", "replace", "lease"])
+async def test_a_step_that_one_shard_was_told_binds_all(how):
+    config = ReplayBufferConfig(max_staleness=2, max_times_sampled=3, seed=1)
+    with buffer_of(config, num_shards=3) as buffer:
+        for line in buffer._spread.lines:
+            for version in (0, 8):
+                items = put_in(group(version, versions=version), None, mmap(-1, 1 << 16))
+                await line.call("put", {"items": items, "task_name": "t"})
+        # Not by the handle: only this shard knows, as after a put of another process that has just ended.
+        told = put_in(group("new", versions=8), None, mmap(-1, 1 << 16))
+        await buffer._spread.lines[1].call("put", {"items": told, "task_name": "t", "current_train_step": 9})
+        match how:
+            case "get":
+                given = await buffer.get(9, "t", "completed")
+            case "take":
+                given = (await buffer.take_batch({"t": 9}))[0]["t"]
+            case "sample":
+                given = [s.group for s in await buffer.sample(9, "t", allow_short=True)]
+            case "replace":
+                given = [s.group for s in await buffer.sample(6, "t", replace=True)]
+            case _:
+                given = (await buffer.lease({"t": 9})).groups["t"]
+        assert set(names(given)) <= {8, "new"}
+        assert await buffer.count("t", "expired") == 3
+
+
+async def test_a_put_tells_its_step_to_every_shard():
+    with buffer_of(ReplayBufferConfig(max_staleness=2), num_shards=3) as buffer:
+        for version in (0, 0, 0, 0, 8, 8):
+            await buffer.put(group(versions=version), "t")
+        await buffer.put(group(versions=8), "t", current_train_step=9)
+        assert await buffer.count("t", "completed") == 3
+        assert await buffer.count("t", "expired") == 4

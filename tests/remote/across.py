@@ -20,6 +20,9 @@ class Across:
     async def close(self) -> None:
         await self.buffer.close()
 
+    def lease(self, *args: Any, **kwargs: Any) -> Any:
+        return self.buffer.lease(*args, **kwargs)  # what a transport makes of it is its own affair
+
     async def put(self, *args: Any, **kwargs: Any) -> Any:
         arguments = bound("put", args, kwargs)
         items = arguments.pop("items")

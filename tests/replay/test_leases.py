@@ -413,8 +413,8 @@ async def test_aborted_groups_expire_too_when_they_come_back():
     assert (await row_of(buffer, uid)).status is Status.EXPIRED
 
 
-async def test_groups_that_come_back_too_old_are_dropped():
-    buffer = fifo(max_age=1)
+async def test_groups_that_come_back_beyond_the_bound_are_dropped():
+    buffer = fifo(max_staleness=1, on_stale="drop")
     await fill(buffer, 1, versions=[0])
     async with buffer.lease({TASK: 1}):
         await buffer.advance(9)

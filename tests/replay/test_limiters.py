@@ -111,8 +111,8 @@ async def test_inserts_are_refunded_when_a_group_is_deleted_never_sampled():
     assert counted(buffer) == (1, 1, 1)
 
 
-async def test_inserts_are_refunded_when_a_group_is_too_old():
-    buffer = replay(max_age=1)
+async def test_inserts_are_refunded_when_a_group_passes_the_bound():
+    buffer = replay(max_staleness=1)
     await fill(buffer, 2, versions=[0, 0])
     await buffer.advance(9)
     assert counted(buffer) == (0, 0, 0)

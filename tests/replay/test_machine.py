@@ -67,7 +67,8 @@ def task_configs(draw):
         ),
         remover=draw(st.sampled_from([None, None, "fifo", "min_heap"])),
         max_times_sampled=uses,
-        max_age=draw(st.sampled_from([None, None, 2])),
+        max_staleness=draw(st.sampled_from([None, None, 2])),
+        on_stale=draw(st.sampled_from(["reroll", "drop"])),
         rate_limiter=[part for part in (limiter, window) if part is not None] or None,
     )
 

@@ -371,8 +371,8 @@ async def test_nothing_beyond_its_use_limit_is_handed_out(sampler, replace):
 
 
 @pytest.mark.parametrize("how", ["sample", "replace", "lease", "get", "take"])
-async def test_nothing_beyond_its_age_limit_is_handed_out(how):
-    buffer = replay(max_age=2, sampler=Uniform())
+async def test_nothing_beyond_its_bound_is_handed_out(how):
+    buffer = replay(max_staleness=2, on_stale="drop", sampler=Uniform())
     await fill(buffer, 6, versions=[0, 1, 2, 3, 4, 5])
     if how == "sample":
         got = [s.group for s in await buffer.sample(6, TASK, allow_short=True, train_step=6)]
@@ -388,8 +388,8 @@ async def test_nothing_beyond_its_age_limit_is_handed_out(how):
     assert (await books(buffer))["expired"].groups == 3
 
 
-async def test_groups_grow_too_old_by_refresh_advance_and_at_put():
-    buffer = replay(max_age=1)
+async def test_groups_pass_the_bound_by_refresh_advance_and_at_put():
+    buffer = replay(max_staleness=1, on_stale="drop")
     await fill(buffer, 4, versions=[0, 1, 2, 3])
     await buffer.refresh_staleness(task_stale_thresholds={TASK: 50}, current_train_step=3)
     assert await buffer.count(TASK, "completed") == 3
@@ -401,8 +401,8 @@ async def test_groups_grow_too_old_by_refresh_advance_and_at_put():
     assert (await books(buffer))["expired"].groups == 2 + 3  # version 2 went as step 5 was told
 
 
-async def test_a_sample_that_waits_gives_n_groups_even_if_its_step_makes_some_too_old():
-    buffer = replay(max_age=1)
+async def test_a_sample_that_waits_gives_n_groups_even_if_its_step_makes_some_too_stale():
+    buffer = replay(max_staleness=1)
     await fill(buffer, 2, versions=[0, 0])
     waiting = await start(buffer.sample(2, TASK, train_step=9))
     assert not waiting.done()
@@ -410,8 +410,8 @@ async def test_a_sample_that_waits_gives_n_groups_even_if_its_step_makes_some_to
     assert len(await waiting) == 2
 
 
-async def test_a_take_that_waits_is_all_or_nothing_even_if_its_step_makes_groups_too_old():
-    buffer = fifo(max_age=1)
+async def test_a_take_that_waits_is_all_or_nothing_even_if_its_step_makes_groups_too_stale():
+    buffer = fifo(max_staleness=1)
     await fill(buffer, 2, versions=[0, 0])
     waiting = await start(buffer.take_batch({TASK: 2}, wait=True, train_step=9))
     assert not waiting.done()

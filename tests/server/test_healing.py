@@ -154,6 +154,23 @@ async def test_a_server_forgets_what_a_client_holds_no_longer():
         assert [*session.leases.values()] == [lease.id]
 
 
+async def test_prefetched_groups_that_pass_the_bound_are_not_given():
+    bounded = FIFO.model_copy(update={"max_staleness": 2})
+    async with Server(bounded, BIND) as server, connect(server.address, **QUICK) as client:
+        for number, version in enumerate((0, 0, 7, 8)):
+            await client.put(group(number, versions=version), "t")
+        batches = client.batches({"t": 1}, prefetch=2)
+        first = await anext(batches)
+        assert names(first.groups["t"]) == [0]
+        await first.ack()
+        await until(lambda: len(server.buffer._leases) == 2)  # groups 1 and 2 wait here
+        await client.advance(9)
+        second, third = await anext(batches), await anext(batches)
+        assert sorted(names([*second.groups["t"], *third.groups["t"]])) == [2, 3]
+        await batches.aclose()
+        assert await client.count("t", "expired") == 1
+
+
 async def test_prefetched_groups_count_when_they_are_acknowledged(server):
     async with connect(server.address, **QUICK) as client:
         await asyncio.gather(*(client.put(group(number), "t") for number in range(4)))

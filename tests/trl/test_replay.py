@@ -190,7 +190,7 @@ def test_several_rewards_and_such_that_are_missing(tmp_path, aggregation):
 
 def test_versions_priorities_and_uses_are_those_of_the_buffer(tmp_path):
     config = ReplayBufferConfig(
-        capacity=5, remover="fifo", sampler=Prioritized(), max_times_sampled=2, max_age=3, seed=1
+        capacity=5, remover="fifo", sampler=Prioritized(), max_times_sampled=2, max_staleness=3, seed=1
     )
     trainer = run(tmp_path, replay_buffer=config)
     rows = trainer.replay_buffer.query({})

@@ -66,9 +66,9 @@ class Changing(Slicing):
         expired = {}
         tasks = {name: self._engine.named(name) for name in dict.fromkeys((*thresholds, *by_token))}
         for name, task in tasks.items():
-            self._groups.learn_step(task, step)
             asked = Thresholds(thresholds.get(name), by_token.get(name), retryable.get(name, True))
-            expired[name] = self._groups.refresh(
+            expired[name] = self._groups.learn_step(task, step, retryable=asked.retryable)
+            expired[name] += self._groups.refresh(
                 task, self._groups.expirable(name) if chosen is None else chosen, asked
             )
         self._waits.wake()

@@ -1,13 +1,14 @@
-"""Expiry: what is too stale is emptied to be rolled again, or dropped; what is too old goes."""
+"""Expiry: stale groups are emptied to be rolled again, or dropped."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from reroll.buffer.group import BOUND
 from reroll.buffer.payloads import Payloads
 from reroll.buffer.put import GroupRules, row_of
-from reroll.engine.columns import LEASED, NO_VERSION, RESIDENT, IntArray
+from reroll.engine.columns import LEASED, NO_VERSION, RESIDENT, BoolArray, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.task import COMPLETED, EXPIRED, STATUS_CODE, Task
 from reroll.errors import CorruptData
@@ -40,14 +41,27 @@ class Expiring(Payloads):
         self._thresholds = {name: Thresholds(*told) for name, told in state["thresholds"].items()}
         self._refreshes = dict(state["refreshes"])
 
-    def learn_step(self, task: Task, step: int | None) -> None:
-        """Tell a task its training step; what is older than its age limit goes."""
+    def learn_step(self, task: Task, step: int | None, *, retryable: bool = True) -> int:
+        """Raise a task's training step; expire the groups that pass `max_staleness` by it, and return how many. O(found)."""
+        before, bound = task.step, self.rules_of(task.name).max_staleness
         task.learn_step(step)
-        max_age = self.rules_of(task.name).max_age
-        if max_age is not None:
-            too_old = self.engine.stale(task, COMPLETED, max_age + 1, None)
-            if len(too_old):
-                self._drop_expired(task, COMPLETED, too_old)
+        if bound is None or task.step == before:
+            return 0
+        stale = self.engine.stale(task, COMPLETED, bound + 1, None)
+        self._expire_beyond(task, stale, retryable=retryable)
+        return len(stale)
+
+    def enforce_bounds(self) -> None:
+        """Expire every COMPLETED group above its task's `max_staleness`: after steps went back, or rules changed. O(rows)."""
+        for task in self.engine.tasks.values():
+            self._recheck_bound(task, task.completed.sampler.slots())
+
+    def is_beyond(self, slots: IntArray) -> BoolArray:
+        """Return which rows have a staleness above the `max_staleness` of their task."""
+        bounds = [self.rules_of(name).max_staleness for name in self.engine.tasks]
+        limits = np.array([BOUND if bound is None else bound for bound in bounds], np.int64)
+        found: BoolArray = self.engine.staleness(slots) > limits[self.engine.columns.task[slots]]
+        return found
 
     def expirable(self, task_name: str) -> tuple[int, ...]:
         """Return the statuses whose groups expire if nobody says which."""
@@ -93,13 +107,40 @@ class Expiring(Payloads):
             task.pools[status].touch(part)
 
     def recheck(self, slots: IntArray) -> None:
-        """Let rows that came back expire, if a refresh would have let them meanwhile."""
+        """Expire rows that came back, if a refresh or `max_staleness` would have expired them meanwhile."""
         for task, status, part in self.engine.by_pool(slots):
-            self.learn_step(task, None)
             rule = self._thresholds.get(task.name)
+            drops = rule is not None and not rule.retryable  # then the refresh decides before the bound
+            if status == COMPLETED and not drops:
+                self._recheck_bound(task, part)
             if rule is not None and status in (COMPLETED, *self.expirable(task.name)):
                 stale = self.engine.stale(task, status, rule.stale_threshold, rule.token_stale_threshold)
                 self._expire(task, status, part[np.isin(part, stale)], rule)
+            if status == COMPLETED and drops:
+                self._recheck_bound(task, part)
+
+    def _recheck_bound(self, task: Task, slots: IntArray) -> None:
+        """Expire those of a task's rows that are COMPLETED, in their pool, and above `max_staleness`."""
+        if self.rules_of(task.name).max_staleness is None:
+            return
+        columns = self.engine.columns
+        here = (columns.place[slots] == RESIDENT) & (columns.status[slots] == COMPLETED)
+        slots = slots[here & (columns.uid[slots] != 0)]
+        self._expire_beyond(task, slots[self.is_beyond(slots)])
+
+    def _expire_beyond(self, task: Task, slots: IntArray, *, retryable: bool = True) -> None:
+        """Expire COMPLETED rows that have passed `max_staleness`; drop those that were trained, or are being trained."""
+        if not len(slots):
+            return
+        self.flow.stale(task.name, len(slots))
+        rules, columns = self.rules_of(task.name), self.engine.columns
+        used = (columns.trained[slots] > 0) | (columns.pending[slots] > 0)
+        kept = slots[~used] if retryable and rules.on_stale == "reroll" else slots[:0]
+        dropped = np.setdiff1d(slots, kept)
+        if len(dropped):
+            self._drop_expired(task, COMPLETED, dropped)
+        bound = rules.max_staleness
+        self._expire(task, COMPLETED, kept, Thresholds(None if bound is None else bound + 1, None, True))
 
     def _expire(self, task: Task, status: int, slots: IntArray, thresholds: Thresholds) -> None:
         if not len(slots):
@@ -110,7 +151,11 @@ class Expiring(Payloads):
             self._expire_groups(task, status, slots)
         else:
             for slot in slots.tolist():
-                self._expire_members(task, slot, self._stale_members(task, slot, thresholds))
+                members = self._stale_members(task, slot, thresholds)
+                if members:
+                    self._expire_members(task, slot, members)
+                else:  # its staleness is the one that put was given, or a distance to weights that were lost
+                    self._expire_groups(task, status, np.array([slot]))
 
     def _stale_members(self, task: Task, slot: int, thresholds: Thresholds) -> dict[int, int]:
         """Return the staleness of those members of a row that are too stale."""

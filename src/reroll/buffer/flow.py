@@ -137,6 +137,10 @@ class TaskFlow:
     """What was trained, by which use of the group it was."""
     waits: dict[str, Wait] = field(default_factory=dict)
     """By verb."""
+    stale: int = 0
+    """COMPLETED groups that passed `max_staleness`, at put or later."""
+    retaken: int = 0
+    """EXPIRED groups that producers took, to roll them again."""
 
 
 @dataclass(slots=True)
@@ -168,6 +172,14 @@ class Flow:
         flow.puts[status.value] = flow.puts.get(status.value, 0) + 1
         if summary.status in FINISHED:
             flow.produced.add(summary.measure)
+
+    def stale(self, task_name: str, groups: int) -> None:
+        """Count COMPLETED groups that passed `max_staleness`."""
+        self._task(task_name).stale += groups
+
+    def retaken(self, task_name: str, groups: int) -> None:
+        """Count EXPIRED groups that a producer takes; negative: that it did not get."""
+        self._task(task_name).retaken += groups
 
     def superseded(self, task_name: str) -> None:
         """Count a put that was refused, because another producer had put the group."""

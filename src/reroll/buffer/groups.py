@@ -57,11 +57,12 @@ class Groups(HandOuts):
             weight = None if isinstance(members, Packed) else priority_of(members, rules.signal)
         named = checked_tags(tags)
         continues = self.out.recognise(items, uid)
-        attempt = 1
+        attempt, trained = 1, False
         if continues is not None and self.out.is_awaited(continues):
             slot = self._slot_of[continues]
             self._check_task(slot, task_name)
             attempt = int(self.engine.columns.attempts[slot]) + 1
+            trained = bool(self.engine.columns.trained[slot])
         put = Put(
             task=self.engine.named(task_name),
             rules=rules,
@@ -74,6 +75,7 @@ class Groups(HandOuts):
             retryable=expired_groups_retryable,
             continues=continues,
             attempt=attempt,
+            trained=trained,
             priority=weight,
             tags=named,
         )
@@ -128,6 +130,8 @@ class Groups(HandOuts):
                 group.applied = applied
         self._store(slot, group)
         self.flow.put(put.task.name, put.summary, decision.status)
+        if decision.is_beyond:
+            self.flow.stale(put.task.name, 1)
         if decision.dropped:
             self._drop_expired(put.task, EXPIRED, np.array([slot]))
             return None

@@ -12,7 +12,7 @@ from reroll.buffer.handed import Handed
 from reroll.engine.columns import NO_VERSION, OUT, PLACES, UNCOMMITTED, IntArray
 from reroll.engine.lending import lend
 from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_last
-from reroll.engine.task import COMPLETED, RETURNING, Task
+from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, Task
 from reroll.engine.uses import used_of
 from reroll.errors import UncommittedWarning
 from reroll.sample import sample_infos
@@ -36,6 +36,7 @@ class HandOuts(Expiring):
         elif status in RETURNING:
             for group in handed.groups:
                 self.out.add(group)
+        self._count_retaken(handed, 1)
         handed.again = self._note(task, status, slots)
         self._forget(gone)
         self._settle_uses(task, slots)
@@ -62,7 +63,12 @@ class HandOuts(Expiring):
         handed = self._handed(task, status, drawn.slots)
         handed.again = self._note(task, status, drawn.slots)
         handed.infos = list(sample_infos(drawn.uid.tolist(), drawn, task.name))
+        self._count_retaken(handed, 1)
         return handed
+
+    def _count_retaken(self, handed: Handed, sign: int) -> None:
+        if handed.status == EXPIRED:
+            self.flow.retaken(handed.task.name, sign * len(handed.groups))
 
     def look(self, uids: Iterable[int]) -> list[Handed]:
         """Return groups without taking them, each by itself. Raises UnknownUid."""
@@ -113,6 +119,7 @@ class HandOuts(Expiring):
             self._take_up(undone.back)
             self._forget(undone.gone)
             self.flow.untrained_all(*self._training(handed))
+            self.recheck(np.setdiff1d(undone.back, undone.gone))
         elif status in RETURNING:
             attempts = dict(zip(handed.used.uids.tolist(), handed.used.attempts.tolist(), strict=True))
             mine = [s for s in slots.tolist() if self._is_out_since(s, attempts)]
@@ -121,6 +128,7 @@ class HandOuts(Expiring):
                 self.out.take_back(group.uid)
             task.rolling -= len(slots)
             engine.lower(task, status, slots, PLACES[OUT])
+            self._count_retaken(handed, -1)
         elif len(slots):
             engine.lower(task, status, slots, PLACES[UNCOMMITTED])
             self._take_up(slots)

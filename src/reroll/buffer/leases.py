@@ -15,7 +15,7 @@ from reroll.buffer.handed import Handed
 from reroll.buffer.stats import OpenLease
 from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.lending import acknowledge, give_back
-from reroll.engine.task import Task
+from reroll.engine.task import COMPLETED, Task
 from reroll.errors import InvalidArgument, LeaseExpired
 
 _REMEMBERED: Final = 4096
@@ -141,6 +141,16 @@ class Leases:
         else:
             self._forget_ended(lease)
         self._changed(lease)
+
+    def has_stale(self, lease: int) -> bool:
+        """Return whether COMPLETED groups of a lease have passed `max_staleness` since; also if it ended by time."""
+        held = self._open.get(lease) or self._ended.get(lease)
+        if held is None or held.status != COMPLETED:
+            return False
+        same = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
+        slots = self._groups.all_slots(same)
+        is_other = self._groups.engine.columns.status[slots] != COMPLETED
+        return len(same) < len(held.lent) or bool((is_other | self._groups.is_beyond(slots)).any())
 
     def keep(self, lease: int, uids: Iterable[int]) -> None:
         """Give back all groups of a lease but these, as if they had not been lent; one that has ended has given back all."""

@@ -36,7 +36,8 @@ class GroupRules:
     on_failed: Literal["group", "drop_member"] = "group"
     min_group_size: int = 1
     max_attempts: int | None = None
-    max_age: int | None = None
+    max_staleness: int | None = None
+    on_stale: Literal["reroll", "drop"] = "reroll"
     signal: Signal | None = None
 
 
@@ -49,7 +50,9 @@ class Decision(NamedTuple):
     expired: tuple[int, ...]
     """The members that are too stale."""
     dropped: bool
-    """Whether it is too old to be kept at all, even to be rolled again."""
+    """Whether it is dropped, and not kept to be rolled again."""
+    is_beyond: bool = False
+    """Whether it is COMPLETED, but for a staleness above `max_staleness`."""
 
     @property
     def code(self) -> int:
@@ -73,6 +76,8 @@ class Put:
     continues: int | None
     """The uid of the group that these rollouts are of: it was out and comes back, if nobody else has put it meanwhile."""
     attempt: int
+    trained: bool
+    """Whether the group was trained before it was taken to be rolled again."""
     priority: float | None
     """None: the initial priority of the task, as of the moment when the group enters."""
     tags: Mapping[str, Any] | None
@@ -88,9 +93,10 @@ class Put:
 
     def step(self) -> int | None:
         """Return the training step that staleness is computed from, None if rollouts state their own."""
-        if self.current_train_step is None or self.task.step is None:
-            return self.current_train_step
-        return max(self.current_train_step, self.task.step)
+        given, known = self.current_train_step, self.task.step
+        if given is None:
+            return None if self.summary.version is None else known
+        return given if known is None else max(given, known)
 
     def _decide(self, step: int | None) -> Decision:
         if step is None:
@@ -106,20 +112,24 @@ class Put:
         status = self.summary.status
         expired = self._expired(staleness, step)
         dropped = bool(expired) and not self.retryable
-        if self.rules.max_age is not None and status is Status.COMPLETED and self._is_too_old():
-            expired, dropped = tuple(range(len(staleness))), True
+        bound = self.rules.max_staleness
+        is_beyond = bound is not None and status is Status.COMPLETED and max(staleness) > bound
+        if bound is not None and is_beyond:
+            stale = [member in expired or value > bound for member, value in enumerate(staleness)]
+            expired = self._of_group(stale)
+            dropped |= not self.retryable or self.trained or self.rules.on_stale == "drop"
         if expired:
             status = Status.EXPIRED
         limit = self.rules.max_attempts
         if limit is not None and self.attempt > limit and status in (Status.ABORTED, Status.EXPIRED):
             status, expired, dropped = Status.FAILED, (), False
-        return Decision(status, staleness, expired, dropped)
+        return Decision(status, staleness, expired, dropped, is_beyond)
 
     def apply_to_rollouts(self, decision: Decision) -> Applied:
         """Stamp, write the staleness, and mark what failed for good; return what was done."""
         applied = Applied(
             self.model_step,
-            None if self.current_train_step is None else decision.staleness,
+            None if self.step() is None else decision.staleness,
             decision.status is Status.FAILED and self.summary.status is not Status.FAILED,
         )
         if not isinstance(self.items, Packed):  # else it is done when they are decoded
@@ -132,11 +142,6 @@ class Put:
         row["priority"] = self.task.initial_priority() if self.priority is None else self.priority
         row["staleness"] = max(decision.staleness)
         return row
-
-    def _is_too_old(self) -> bool:
-        limit, version = self.rules.max_age, self.summary.version
-        steps = [step for step in (self.task.step, self.current_train_step) if step is not None]
-        return limit is not None and version is not None and bool(steps) and max(steps) - version - 1 > limit
 
     def _expired(self, staleness: tuple[int, ...], step: int | None) -> tuple[int, ...]:
         if self.stale_threshold is None and self.token_stale_threshold is None:
@@ -158,6 +163,10 @@ class Put:
                     self.summary.member_versions, self.summary.member_newest_trainable, strict=True
                 )
             ]
+        return self._of_group(stale)
+
+    def _of_group(self, stale: Sequence[bool]) -> tuple[int, ...]:
+        """Return the members that expire if these are stale: with `expire="group"` all members, or none."""
         if self.rules.expire == "group" and any(stale):
             return tuple(range(len(stale)))
         return tuple(member for member, is_stale in enumerate(stale) if is_stale)

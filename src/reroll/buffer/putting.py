@@ -215,7 +215,7 @@ class Putting(Shell):
             raise InvalidArgument("step must be told: the training step that is done")
         self._engine.advanced = (done, serving)
         for task in (*self._engine.tasks.values(), *self._engine.named_tasks()):
-            task.advance(done, serving)
             self._groups.learn_step(task, done)
+            task.advance(done, serving)
         self._waits.wake()
         await self._written()

@@ -181,6 +181,8 @@ def _describe(parts: Sequence[Part]) -> TaskStats:
         put=_sum(amount[PUT] for amount in amounts),
         puts={s.value: sum(f.puts.get(s.value, 0) for f in flows) for s in STATUSES},
         superseded=sum(f.puts.get(SUPERSEDED, 0) for f in flows),
+        stale=sum(f.stale for f in flows),
+        retaken=sum(f.retaken for f in flows),
         produced=_responses([f.produced for f in flows], [e.produced for e in earlier], seconds),
         trained=_responses([f.trained for f in flows], [e.trained for e in earlier], seconds),
         trained_staleness={

@@ -102,6 +102,7 @@ class Saving(Shell):
             # A buffer whose store holds half of it could not go on.
             await self._waits.to_the_end(self._disk.take_over(path))
         self._leases.recheck(memory.lent())
+        self._groups.enforce_bounds()  # they may be configured since
 
     async def commit(self, step: int) -> int:
         """Tell that the trainer's own checkpoint of this step is on disk; return how many groups are used for good.
@@ -145,6 +146,7 @@ class Saving(Shell):
             self._groups.come_back(back, gone)
             if newer == "expire":
                 self._groups.expire_newer(task, version)
+        self._groups.enforce_bounds()  # versions ahead of the step may be too far away
         self._changed()
         await self._written()
         return count

@@ -108,6 +108,7 @@ class Shell:
                 lost = np.setdiff1d(store.payload_uids(), here).tolist()
                 self._engine.columns.gone += [*memory.leftovers, *lost]
             self._leases.recheck(memory.lent())
+            self._groups.enforce_bounds()  # they may be configured since
         self._disk = disk
 
     def _become(self, memory: Memory, path: Path) -> None:
@@ -369,6 +370,11 @@ def settle_in(buffer: Shell, reservation: Reservation, put_id: Hashable) -> None
 def knows_put(buffer: Shell, put_id: Hashable) -> bool:
     """Return whether a put of this id was carried out in a buffer."""
     return put_id in buffer._put_ids  # noqa: SLF001  (of this module)
+
+
+def has_stale(buffer: Shell, lease: int) -> bool:
+    """Return whether COMPLETED groups of a lease have passed `max_staleness` since they were lent."""
+    return buffer._leases.has_stale(lease)  # noqa: SLF001  (of this module)
 
 
 def open_in(buffer: Shell) -> tuple[Container[int], Container[int]]:

@@ -155,6 +155,10 @@ class TaskStats:
     """Puts by the status that each came to; a group that comes back counts again."""
     superseded: int
     """Puts that were refused, because another producer had put the group."""
+    stale: int
+    """COMPLETED groups that passed `max_staleness`, at put or later: emptied to be rolled again, or dropped."""
+    retaken: int
+    """EXPIRED groups that producers took, to roll them again."""
     produced: ResponseStats
     """Puts of finished groups: COMPLETED or FILTERED, also when they expired on arrival."""
     trained: ResponseStats

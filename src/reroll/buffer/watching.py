@@ -47,6 +47,8 @@ class Totals(NamedTuple):
     put_wait_s: float
     """Seconds in which some producer waited."""
     take_wait_s: float
+    retaken: float
+    """EXPIRED groups that producers took."""
 
     @classmethod
     def of(cls, stats: TaskStats) -> Self:
@@ -63,6 +65,7 @@ class Totals(NamedTuple):
             stats.trained.lengths.total,
             max(waiting["put"].busy_s, waiting["reserve"].busy_s),
             max(waiting["take"].busy_s, waiting["sample"].busy_s),
+            stats.retaken,
         )
 
     def since(self, earlier: "Totals | None") -> "Totals":
@@ -152,6 +155,16 @@ def _expiring(lately: Lately) -> Found | None:
     )
 
 
+def _unclaimed(lately: Lately) -> Found | None:
+    expired = lately.stats.statuses[Status.EXPIRED.value]
+    if expired < ENOUGH or lately.passed.retaken:
+        return None
+    return (
+        f"{expired} EXPIRED groups wait to be rolled again, and no producer takes them",
+        "let producers take them with get(n, task, 'expired') and put them again, or drop them with on_stale='drop'",
+    )
+
+
 def _length_bias(lately: Lately) -> Found | None:
     passed = lately.passed
     if min(passed.puts, passed.trained, passed.produced) < ENOUGH:
@@ -181,6 +194,7 @@ RULES: Final[Mapping[str, Callable[[Lately], Found | None]]] = {
     "blocked": _blocked,
     "failing": _failing,
     "expiring": _expiring,
+    "unclaimed": _unclaimed,
     "length_bias": _length_bias,
     "replayed": _replayed,
 }

@@ -100,11 +100,16 @@ def _sentences(config: TaskConfig) -> Iterator[str]:
     window = config.window()
     if window is not None:
         yield (
-            f"Producers that ask before they start have {window.largest} groups under way at most, so that none is trained with "
-            f"a staleness above {window.max_staleness}."
+            f"Producers that reserve before they start have {window.largest} groups under way at most, so that none has to wait "
+            f"until its staleness is above {window.max_staleness}."
         )
-    if config.max_age is not None:
-        yield f"COMPLETED groups go when their staleness is above {config.max_age}."
+    if config.max_staleness is not None:
+        fate = (
+            "is dropped"
+            if config.on_stale == "drop"
+            else "expires, to be rolled again, or is dropped if it was trained"
+        )
+        yield f"No group is trained with a staleness above {config.max_staleness}: one that passes it {fate}."
     stale = "its whole group" if config.expire == "group" else "only itself"
     yield f"A rollout that is too stale, by the threshold of put or refresh_staleness, expires {stale}."
     if config.on_failed == "drop_member":

@@ -46,7 +46,7 @@ class Mode:
         )
 
 
-_REPLAY: Final = {"max_age": 8, "max_times_sampled": 8}
+_REPLAY: Final = {"max_staleness": 8, "on_stale": "drop", "max_times_sampled": 8}
 _SHARE: Final = FRESH / BATCH
 
 MODES: Final = {

@@ -193,7 +193,11 @@ class PrepareConfig(BaseModel):
         return all(isinstance(task.sampler, Fifo) and task.max_times_sampled == 1 for task in tasks)
 
     def staleness_limit(self, task: str) -> int | None:
-        """Return how stale a group of a task may be; None for no limit."""
+        """Return how stale a group of a task may be, here and in the buffer; None for no limit."""
+        limits = [self._own_limit(task), self.replay_buffer.for_task(task).max_staleness]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _own_limit(self, task: str) -> int | None:
         limit = self.max_staleness
         return limit.get(task) if isinstance(limit, dict) else limit
 
@@ -206,12 +210,18 @@ class PrepareConfig(BaseModel):
         tasks = dict(self.replay_buffer.tasks)
         for name, size in self.sizes.items():
             task = self.replay_buffer.for_task(name)
-            is_queue = task.max_times_sampled == 1 and task.remover is None and task.window() is None
+            is_queue = task.max_times_sampled == 1 and task.remover is None and not task.has_window
+            more: dict[str, Any] = {}
             if is_queue and task.capacity is None:
+                more["capacity"] = size * (self.async_steps + 2)
+            if self._own_limit(name) is not None:
+                more["max_staleness"] = self.staleness_limit(name)
+                more["on_stale"] = "reroll" if self.retry_expired else "drop"
+            if more:
                 own = tasks.get(name, TaskConfig())
-                # Its fields, not a copy of the object, so that the capacity counts as set.
+                # Its fields, not a copy of the object, so that these count as set.
                 fields = {field: getattr(own, field) for field in own.model_fields_set}
-                tasks[name] = type(own)(**fields, capacity=size * (self.async_steps + 2))
+                tasks[name] = type(own)(**{**fields, **more})
         return self.replay_buffer.model_copy(update={"tasks": tasks})
 
 

@@ -60,6 +60,7 @@ class Intake:
         self._next_step = next_step
         self._seen: OrderedDict[Hashable, bool] = OrderedDict()  # whether each is there to be trained, or was
         self._last_uid = self._newest_uid = 0  # of what was there before, and of what is there now
+        self._expired_at = 0  # the last step that groups were expired for
         self.arrivals = Arrivals()
         self.repeated = 0
         """Results that came a second time."""
@@ -99,12 +100,24 @@ class Intake:
             self._tell(told)
         return stored
 
-    def expired(self, count: int) -> None:
-        """Learn that so many groups became too stale in the buffer."""
+    async def expire(self, step: int) -> int:
+        """Expire groups that are too stale for a step; count them, have them replaced, and return how many there were."""
+        limits = {task: self._config.staleness_limit(task) for task in self._config.sizes}
+        thresholds = {task: limit + 1 for task, limit in limits.items() if limit is not None}
+        if not thresholds:
+            return 0
+        expired = await self._buffer.refresh_staleness(
+            task_stale_thresholds=thresholds,
+            current_train_step=step,
+            expired_groups_retryable_by_task=dict.fromkeys(thresholds, self._config.retry_expired),
+        )
+        self._expired_at = max(self._expired_at, step)
+        count: int = sum(expired.values())
         if count:
             self.arrivals.count("expired", count)
             if self._config.when_filtered == "wait":  # else its step has one less
                 self._tell(_Told(missing=count))
+        return count
 
     async def _take(self, result: GenerationResult, timeout: float | None, told: _Told) -> _Fate:
         if (is_stored := await self._known(result)) is not None:
@@ -227,12 +240,14 @@ class Intake:
         *,
         put_id: Hashable = None,
     ) -> int | None:
-        limit = self._config.staleness_limit(task)
+        limit, step = self._config.staleness_limit(task), self._next_step()
+        if step > self._expired_at:  # first, so that groups which expire by the step of this put are counted
+            await self.expire(step)
         uid: int | None = await self._buffer.put(
             group,
             task,
             model_step=result.model_step,
-            current_train_step=self._next_step(),
+            current_train_step=step,
             stale_threshold=None if limit is None else limit + 1,
             expired_groups_retryable=self._config.retry_expired,
             priority=self._priority(group) if group_status(group) is Status.COMPLETED else None,

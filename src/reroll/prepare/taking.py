@@ -60,7 +60,7 @@ class Taking:
 
     async def take(self, step: int) -> Any:
         """Return the groups of a step, under a lease; None for none, where that is configured."""
-        await self._expire(step)
+        await self._intake.expire(step)
         while True:
             moves, plan = self._moves, self._plan(step)
             wanted = await self._there(plan.wanted)
@@ -136,18 +136,22 @@ class Taking:
         return self._config.allow_short and self.source_error is None
 
     async def _leased(self, step: int, wanted: Mapping[str, int], *, wait: bool) -> Any:
-        return await self._buffer.lease(wanted, wait=wait, train_step=step)
-
-    async def _expire(self, step: int) -> None:
-        limits = {task: self._config.staleness_limit(task) for task in self._config.sizes}
-        thresholds = {task: limit + 1 for task, limit in limits.items() if limit is not None}
-        if thresholds:
-            expired = await self._buffer.refresh_staleness(
-                task_stale_thresholds=thresholds,
-                current_train_step=step,
-                expired_groups_retryable_by_task=dict.fromkeys(thresholds, self._config.retry_expired),
+        """Return a lease without groups that are too stale: a buffer of others may have no bound."""
+        limits, may_expire = self._limits(), True
+        while True:
+            batch = await self._buffer.lease(wanted, wait=wait, train_step=step)
+            is_stale = any(
+                (limit := limits[task]) is not None and sample.info.staleness > limit
+                for task, samples in batch.samples.items()
+                for sample in samples
             )
-            self._intake.expired(sum(expired.values()))
+            if not is_stale or not may_expire:
+                return batch
+            await asyncio.shield(batch.nack())
+            may_expire = await self._intake.expire(step) > 0
+
+    def _limits(self) -> dict[str, int | None]:
+        return {task: self._config.staleness_limit(task) for task in self._config.sizes}
 
     async def _tell_over(self, step: int, moves: int) -> None:
         """Let whoever waits for a step know that there will be none, unless something moves."""

@@ -28,6 +28,8 @@ class Record(msgspec.Struct):
     last_uid: int
     ledgers: dict[str, dict[str, list[int]]]
     """By task."""
+    steps: dict[str, int] = {}
+    """The training step of each task that has one."""
 
 
 class Books:
@@ -82,6 +84,12 @@ def ledgers_of(engine: Engine) -> dict[str, dict[str, list[int]]]:
     return {name: task.ledger.state() for name, task in engine.tasks.items()}
 
 
+def steps_of(engine: Engine) -> dict[str, int]:
+    """Return the training step of each task that has one."""
+    tasks = (*engine.tasks.values(), *engine.named_tasks())
+    return {task.name: task.step for task in tasks if task.step is not None}
+
+
 def write_off(engine: Engine, record: Record) -> None:
     """Let a new, empty engine go on where a lost one ended: what that had is lost, and its uids are not used again."""
     engine.last_uid = record.last_uid
@@ -91,3 +99,5 @@ def write_off(engine: Engine, record: Record) -> None:
         for place in ("resident", "out", "leased", "uncommitted"):
             ledger.move(place, "lost", Amount(*ledger.amounts()[place]))
         engine.task(name).ledger.restore(ledger.state())
+    for name, step in record.steps.items():
+        engine.named(name).learn_step(step)

@@ -63,6 +63,8 @@ class Line:
         self._flushes: set[asyncio.Task[None]] = set()
         self.load: dict[str, int] | None = None
         """How many groups the shard held when it was last heard of, by task; None if it never was."""
+        self.steps: dict[str, int] = {}
+        """The training step of each task that had one, when the shard was last heard of."""
         self.underway = 0
         """How many puts are on their way."""
         self._shares = True
@@ -124,6 +126,12 @@ class Line:
             self._told.add(told)
             told.add_done_callback(self._has_told)
 
+    def teach(self, task: str, step: int) -> None:
+        """Let the shard learn a training step, by a take of nothing; the next call waits for that."""
+        self._actor = self.actor
+        self.tell("take_batch", {"task_batch_sizes": {task: 0}, "train_step": step})
+        self.steps[task] = step
+
     def _has_told(self, told: "asyncio.Future[Reply]") -> None:
         self._told.discard(told)
         if not told.cancelled():
@@ -164,7 +172,7 @@ class Line:
                 self._actor.cancel.remote(request.id)
             raise
         self._seen.append(request.id)
-        self.load = reply.load or {}
+        self.load, self.steps = reply.load or {}, reply.steps or {}
         if reply.error is not None:
             raise reply.error
         return reply.value

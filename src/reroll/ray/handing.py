@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from reroll.buffer.arguments import checked_mix, checked_sizes, task_shares, unknown_task
@@ -202,15 +202,16 @@ class HandOut:
                 if isinstance(answer, BaseException):
                     raise answer  # noqa: TRY301  (what others have drawn is given back)
             drawn: list[Draw] = [answer for answer in answers if isinstance(answer, Draw)]
+            if self._is_completed(arguments) and await self._agree(sizes, timeout=timeout):
+                await self._undraw(leases, timeout)
+                return None
             kept: list[list[int]] = [[] for _ in drawn]
             for task, wanted in sizes.items():
                 parts = [draw.parts[task] for draw in drawn]
                 lacks = sum(len(part.infos) for part in parts) < wanted
                 hidden = any(task in draw.hidden for draw in drawn)
                 if lacks and whole and (hidden or arguments.get("wait")):
-                    none: list[dict[str, Any]] = [{"lease": lease, "uids": []} for lease in leases]
-                    await self._each("claim", none, timeout=timeout)
-                    await self._each("nack", [{"lease": lease} for lease in leases], timeout=timeout)
+                    await self._undraw(leases, timeout)
                     return None
                 for index, count in enumerate(self._division(task, arguments, max(wanted, 0), parts)):
                     kept[index] += [info.uid for info in parts[index].infos[:count]]
@@ -223,6 +224,28 @@ class HandOut:
             self._put_back(leases)
             raise
         return {index: self._as_one(sizes, lent, drawn, index) for index, lent in enumerate(given)}
+
+    async def _undraw(self, leases: Sequence[int | None], timeout: float | None) -> None:
+        """Give back what shards have drawn, and wait until it is back."""
+        none: list[dict[str, Any]] = [{"lease": lease, "uids": []} for lease in leases]
+        await self._each("claim", none, timeout=timeout)
+        await self._each("nack", [{"lease": lease} for lease in leases], timeout=timeout)
+
+    async def _agree(self, tasks: Iterable[str], **limit: Any) -> bool:
+        """Teach shards that lag behind the training step of a bounded task; return whether one did. All have just replied."""
+        lagged = False
+        for task in tasks:
+            newest = max(line.steps.get(task, -1) for line in self._lines)
+            behind = [line for line in self._lines if line.steps.get(task, -1) < newest]
+            if behind and self._config.for_task(task).max_staleness is not None:
+                await self._learn(behind, task, newest, **limit)
+                lagged |= all(line.steps.get(task, -1) >= newest for line in behind)
+        return lagged
+
+    async def _learn(self, lines: Iterable[Line], task: str, step: Any, **limit: Any) -> None:
+        """Let shards know a training step, by a take of nothing."""
+        asked = {"task_batch_sizes": {task: 0}, "train_step": step}
+        await asyncio.gather(*(line.call("take_batch", asked, **limit) for line in lines))
 
     def _put_back(self, leases: Sequence[int | None]) -> None:
         """Give back what shards have drawn."""
@@ -441,6 +464,8 @@ class HandOut:
                 )
             await self._refuse(arguments, "take_batch")
             by_shard = await self._available(sizes, Status.COMPLETED, timeout=0)
+            if await self._agree(sizes, timeout=0):
+                by_shard = await self._available(sizes, Status.COMPLETED, timeout=0)
             parts = {
                 task: by_count(max(n, 0), counts, counts)
                 for task, n in sizes.items()
@@ -460,7 +485,13 @@ class HandOut:
             return [Sample(hand_out(blob), info) for blob, info in drawn]
         deadline = deadline_of(arguments.get("timeout"))
         ready = {task: min(n, 1) for task, n in sizes.items()}
-        await self._until_ready({"task_batch_sizes": ready}, deadline, "sample")
+        step = arguments.get("train_step")
+        for task in sizes if step is not None else ():
+            await self._learn(self._lines, task, step, timeout=time_left(deadline))
+        is_known = False
+        while not is_known:
+            await self._until_ready({"task_batch_sizes": ready}, deadline, "sample")
+            is_known = not await self._agree(sizes, timeout=time_left(deadline))
         parts = [await self._draw_again(task, n, arguments, time_left(deadline)) for task, n in sizes.items()]
         return [sample for part in parts for sample in part]
 

@@ -22,7 +22,7 @@ from reroll.buffer.shell import knows_put, open_in, settle_in
 from reroll.config import ReplayBufferConfig
 from reroll.engine.task import STATUS_CODE
 from reroll.errors import Closed, LeaseExpired, StoreLocked
-from reroll.ray.books import Books, Record, ledgers_of, write_off
+from reroll.ray.books import Books, Record, ledgers_of, steps_of, write_off
 from reroll.ray.calls import Calls
 from reroll.ray.drawing import Drawn
 from reroll.ray.holders import Holders, Thing
@@ -171,12 +171,12 @@ class Shard:
             with as_bytes():
                 value = await verb(**held, **request.arguments)
         except Exception as error:  # noqa: BLE001  (the caller raises it)
-            return Reply(error=error, load=self._load())
+            return Reply(error=error, load=self._load(), steps=self._steps())
         if request.verb not in _LOOK:
             self._changes.note()
             if request.verb not in _UNBOOKED and not self._closed:
                 self._books.note()
-        return Reply(value, load=self._load())
+        return Reply(value, load=self._load(), steps=self._steps())
 
     async def _take_back(self, request: Request, reply: Reply) -> None:
         """Give back what a caller will never see."""
@@ -189,6 +189,11 @@ class Shard:
         if self._groups is None or self._place.shards == 1:
             return None
         return {name: sum(map(len, task.pools)) for name, task in self._groups.engine.tasks.items()}
+
+    def _steps(self) -> dict[str, int] | None:
+        if self._groups is None or self._place.shards == 1:
+            return None
+        return steps_of(self._groups.engine)
 
     # --- life
 
@@ -245,7 +250,7 @@ class Shard:
 
     def _record(self) -> Record:
         engine = self._here.engine
-        return Record(self._place.life, self._losses, engine.last_uid, ledgers_of(engine))
+        return Record(self._place.life, self._losses, engine.last_uid, ledgers_of(engine), steps_of(engine))
 
     @property
     def _here(self) -> Groups:

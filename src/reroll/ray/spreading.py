@@ -113,6 +113,7 @@ class Spread:
         if own is not None:
             line = self.lines[own]
             stored: int | None = await line.call("put", sent, timeout=arguments.get("timeout"), together=True)
+            self._pass_step_on(line, arguments)
             if granted_by is not None and granted_by != own:
                 settled = {"reservation": reservation, "put_id": sent["put_id"]}
                 await self.lines[granted_by].call("settle", settled)
@@ -131,6 +132,7 @@ class Spread:
                 except WaitTimeout as error:
                     last = error
                 else:
+                    self._pass_step_on(line, arguments)
                     return stored
                 finally:
                     line.underway -= 1
@@ -138,6 +140,16 @@ class Spread:
             if wait <= 0:
                 raise last
             timeout = wait * (0.5 + self._dice.random() / 2)
+
+    def _pass_step_on(self, line: Line, arguments: Mapping[str, Any]) -> None:
+        """Let the other shards learn the training step that a put told one of them; the next call waits for that."""
+        task = arguments["task_name"]
+        step = line.steps.get(task)
+        if arguments.get("current_train_step") is None or step is None:
+            return
+        for other in self.lines:
+            if other.steps.get(task) != step:
+                other.teach(task, step)
 
     async def _fetched(self, refs: Sequence[Any], deadline: float | None) -> list[Any]:
         """Return what references stand for. Raises WaitTimeout, NotStorable."""

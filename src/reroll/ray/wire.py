@@ -69,6 +69,8 @@ class Reply(NamedTuple):
     error: Exception | None = None
     load: dict[str, int] | None = None
     """How many groups the shard holds, by task."""
+    steps: dict[str, int] | None = None
+    """The training step of each task that has one."""
 
 
 class Lent(NamedTuple):

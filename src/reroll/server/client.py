@@ -68,6 +68,9 @@ class Client:
         self._connected: Connection | None = None
         self._name = urandom(8).hex()
         self._puts = 0
+        self._bounded: set[str] = (
+            set()
+        )  # tasks that have a `max_staleness`, of those that groups were lent of
 
     def __len__(self) -> int:
         return 0 if self._connected is None else self._connected.length
@@ -238,9 +241,16 @@ class Client:
         """Return batches without end, each a lease to be acknowledged; the next ones are fetched meanwhile.
 
         `prefetch` of them wait here, under leases, and come back when this client goes or the iteration ends: they count as
-        consumed when you acknowledge them. `options` are those of `lease`.
+        consumed when you acknowledge them. One whose groups pass `max_staleness` while it waits is given back, and another
+        one is fetched. `options` are those of `lease`.
         """
-        return Prefetch(lambda: self._lend(task_batch_sizes, {"wait": True, **options}), prefetch)
+
+        async def is_stale(batch: Batch) -> bool:
+            return not self._bounded.isdisjoint(batch.counts) and bool(
+                await self._call("has_stale", {"lease": batch.id})
+            )
+
+        return Prefetch(lambda: self._lend(task_batch_sizes, {"wait": True, **options}), is_stale, prefetch)
 
     @same_words(ReplayBuffer.peek)
     async def peek(self, uids: Any) -> list[list[Any]]:
@@ -299,6 +309,7 @@ class Client:
             arguments["ttl_s"] = options["ttl_s"]
         lent, samples = await self._handed_out("lend", arguments)
         assert lent.lease is not None  # noqa: S101  (that is what was asked for)
+        self._bounded.update(lent.bounded)
         return Batch(self, lent.lease, samples)
 
     async def _handed_out(self, verb: str, arguments: dict[str, Any]) -> tuple[Lent, dict[str, list[Sample]]]:

@@ -17,7 +17,7 @@ from reroll.buffer.arguments import checked_count, checked_flag, checked_sizes, 
 from reroll.buffer.handing import batch_sizes
 from reroll.buffer.packed import Shown
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.shell import open_in
+from reroll.buffer.shell import has_stale, open_in
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument
 from reroll.remote.groups import as_bytes, given, received
@@ -187,6 +187,11 @@ class Serving:
         session.lease_ended(lease)
         return Outcome(await self._buffer.nack_lease(lease))
 
+    async def _do_has_stale(
+        self, _session: Session, _number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
+    ) -> Outcome:
+        return Outcome(int(has_stale(self._buffer, checked_count("lease", arguments.get("lease")))))
+
     async def _do_reserve(
         self, session: Session, number: int, arguments: dict[str, Any], _blobs: Sequence[Blob]
     ) -> Outcome:
@@ -251,7 +256,8 @@ class Serving:
         infos: dict[str, list[Info | None]] = {
             task: [_on_its_way(info) for _, info in drawn] for task, drawn in samples.items()
         }
-        lent = Lent(lease, self._config.store is not None, infos)
+        bounded = [task for task in infos if self._config.for_task(task).max_staleness is not None]
+        lent = Lent(lease, self._config.store is not None, infos, bounded)
         return Outcome(None, [group for drawn in samples.values() for group, _ in drawn], lent)
 
     def _leaves_when_lent(self, task: str) -> bool:

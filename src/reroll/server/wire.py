@@ -73,6 +73,8 @@ class Lent(msgspec.Struct, array_like=True, frozen=True):
     is_durable: bool
     """Whether the lease must be acknowledged before anybody sees the groups."""
     infos: dict[str, list[Info | None]]
+    bounded: list[str] = []
+    """The tasks that have a `max_staleness`: what waits at the client has to be checked against it."""
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True):

@@ -4,6 +4,7 @@ Only what is returned is looked at, never whether it is the same object, and nev
 are coroutines: run them with pytest-asyncio in auto mode.
 """
 
+from reroll.testing.buffer.bounds import BoundSuite, LeaseBoundSuite
 from reroll.testing.buffer.drops import DropSuite
 from reroll.testing.buffer.hand_out import HandOutSuite
 from reroll.testing.buffer.limits import LimitSuite
@@ -17,6 +18,7 @@ class VerbSuite(
     PutSuite,
     HandOutSuite,
     LimitSuite,
+    BoundSuite,
     LookAndChangeSuite,
     SamplerSuite,
     DropSuite,
@@ -24,5 +26,5 @@ class VerbSuite(
     """One call at a time. Subclass as `class TestMine(VerbSuite)` with `make`; pytest runs the rest."""
 
 
-class BufferSuite(VerbSuite, WaitingSuite):
+class BufferSuite(VerbSuite, LeaseBoundSuite, WaitingSuite):
     """Calls that overlap, besides: waiting, order, cancellation."""

@@ -133,6 +133,7 @@ class _Decision:
     members: list[NaiveMember]
     staleness: list[int]
     expired: list[NaiveMember]
+    dropped: bool
     continues: NaiveGroup | None
     attempts: int
 
@@ -231,7 +232,7 @@ class NaiveBuffer:
         decision = self._decide(put)
         self._learn(put.task, put.current_train_step)
         group = self._enter(put, decision)
-        if decision.expired and not put.expired_groups_retryable:
+        if decision.dropped:
             self._leave(group, "expired")
         elif decision.expired:
             self._expire(
@@ -282,11 +283,11 @@ class NaiveBuffer:
         by_token = token_thresholds or {}
         expired = {}
         for task in dict.fromkeys((*thresholds, *by_token)):
-            self._learn(task, step)
+            is_retryable = (retryable or {}).get(task, True)
+            expired[task] = self._learn(task, step, is_retryable=is_retryable)
             by_member = self.config.for_task(task).expire == "member"
             chosen = [COMPLETED, ABORTED, EXPIRED] if statuses is None else list(statuses)
             looked_at = [g for s in chosen if s is not EXPIRED or by_member for g in self.pool(task, s)]
-            expired[task] = 0
             for group in looked_at:
                 if group.version is None and group.status is not EXPIRED:
                     group.told = 0  # it was trusted until this refresh
@@ -299,7 +300,7 @@ class NaiveBuffer:
                 expired[task] += group.status is not EXPIRED
                 if group.status is COMPLETED:
                     self._count(task, inserts=-1)
-                if not (retryable or {}).get(task, True):
+                if not is_retryable:
                     self._leave(group, "expired")
                 else:
                     everyone = {id(m): m.staleness(now) for m in group.members}
@@ -350,9 +351,24 @@ class NaiveBuffer:
         self.ticks += 1
         return self.ticks
 
-    def _learn(self, task: str, step: int | None) -> None:
+    def _learn(self, task: str, step: int | None, *, is_retryable: bool = True) -> int:
+        """Raise the task's step, and return how many groups passed `max_staleness` by it."""
         if step is not None:
             self.steps[task] = max(step, self.steps.get(task, 0))
+        rules, now = self.config.for_task(task), self.steps.get(task)
+        bound = rules.max_staleness
+        if bound is None:
+            return 0
+        beyond = [group for group in self.pool(task, COMPLETED) if self.staleness(group) > bound]
+        for group in beyond:
+            self._count(task, inserts=-1)
+            if rules.on_stale == "drop" or not is_retryable:
+                self._leave(group, "expired")
+            else:
+                everyone = {id(m): m.staleness(now) for m in group.members}
+                stale = [m for m in group.members if everyone[id(m)] > bound]
+                self._expire(group, stale if rules.expire == "member" else group.members, everyone)
+        return len(beyond)
 
     def _count(self, task: str, **changes: int) -> None:
         counters = self.counters.setdefault(task, {"inserts": 0, "samples": 0, "deletes": 0})
@@ -384,9 +400,11 @@ class NaiveBuffer:
         if put.model_step is not None:
             for member in members:
                 member.versions = [put.model_step if v is None else v for v in member.versions]
-        step = put.current_train_step
+        step, known = put.current_train_step, self.steps.get(put.task)
         if step is not None:
-            step = max(step, self.steps.get(put.task, step))
+            step = step if known is None else max(step, known)
+        elif any(member.known_versions() for member in members):
+            step = known
         staleness = [member.staleness(step) for member in members]
         if step is not None:
             members = [replace(m, seq_staleness=s) for m, s in zip(members, staleness, strict=True)]
@@ -396,14 +414,19 @@ class NaiveBuffer:
             expired = [m for m in members if m.is_stale(step, put.stale_threshold, put.token_stale_threshold)]
             if expired and rules.expire == "group":
                 expired = members
+        dropped, bound = bool(expired) and not put.expired_groups_retryable, rules.max_staleness
+        if bound is not None and status is COMPLETED and max(staleness) > bound:
+            beyond = [m for m, s in zip(members, staleness, strict=True) if s > bound or m in expired]
+            expired = beyond if rules.expire == "member" else members
+            dropped |= rules.on_stale == "drop" or not put.expired_groups_retryable
         if expired:
             status = EXPIRED
         attempts = 1 if continues is None else continues.attempts + 1
         if rules.max_attempts is not None and attempts > rules.max_attempts and status in (ABORTED, EXPIRED):
-            status, expired = Status.FAILED, []
+            status, expired, dropped = Status.FAILED, [], False
             for member in members:
                 member.status = COMPLETED if member.status is COMPLETED else Status.FAILED
-        return _Decision(status, members, staleness, expired, continues, attempts)
+        return _Decision(status, members, staleness, expired, dropped, continues, attempts)
 
     def _continued(self, put: NaivePut, members: list[NaiveMember]) -> NaiveGroup | None:
         carried = [put.uid] if put.uid is not None else [member.group_uid for member in members]

@@ -53,8 +53,8 @@ class ResultsQueue:
 
         Args:
             maxsize: how many results fit; 0: as `replay_buffer` says.
-            replay_buffer: who comes next (`sampler`, `priority_signal`), what is too stale (`max_age`), who goes when it is
-                full (`remover`). Without it: the oldest first, and a put into a full queue waits.
+            replay_buffer: who comes next (`sampler`, `priority_signal`), how stale a result may be (`max_staleness`; staler ones
+                are dropped), who goes when it is full (`remover`). Without it: the oldest first, and a put into a full queue waits.
             filter_zero_std: whether results whose rewards do not differ are left out.
             max_possible_score: the reward of a response that solves its prompt.
             predicates: functions of the responses of a result; one that returns False has it left out.
@@ -69,6 +69,7 @@ class ResultsQueue:
             raise InvalidConfig("give maxsize or replay_buffer.capacity, not both")
         if maxsize > 0:
             replay_buffer = replay_buffer.model_copy(update={"capacity": maxsize})
+        replay_buffer = replay_buffer.model_copy(update={"on_stale": "drop"})  # a queue rolls nothing again
         self.buffer: Any = replay_buffer.build_blocking()
         self._rejected_capacity = replay_buffer.for_task(_TASK).rejected_capacity
         self._screening: dict[str, Any] = {
@@ -146,7 +147,7 @@ class ResultsQueue:
         return self.qsize() == 0
 
     def advance(self, step: int) -> None:
-        """Tell which training step is prepared now: results that are older than `max_age` go."""
+        """Tell which training step is prepared now: results staler than `max_staleness` are dropped."""
         self.buffer.advance(step)
 
     def shutdown(self) -> None:

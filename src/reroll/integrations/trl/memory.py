@@ -24,18 +24,18 @@ FOLDER: Final = "replay_buffer"
 """Where a checkpoint of the trainer has a buffer that is in memory."""
 MADE_HERE: Final = {"made_here": True}
 DEFAULTS: Final = ReplayBufferConfig(
-    capacity=256, remover="fifo", sampler=Prioritized(half_life=8), max_times_sampled=4, max_age=16
+    capacity=256, remover="fifo", sampler=Prioritized(half_life=8), max_times_sampled=4, max_staleness=16
 )
 
 
 def completed(config: Config, defaults: ReplayBufferConfig, args: Any) -> ReplayBufferConfig:
     """Return a mapping with the defaults that it leaves out, and any configuration able to go back to a checkpoint."""
     if isinstance(config, Mapping):
-        told = {"seed": args.seed, **defaults.model_dump(exclude_unset=True), **config}
-        config = type(defaults)(**told)
-    if config.store is None or config.max_uncommitted_steps is not None:
-        return config
-    return config.model_copy(update={"max_uncommitted_steps": max(64, 2 * int(args.save_steps))})
+        config = type(defaults)(**{"seed": args.seed, **defaults.model_dump(exclude_unset=True), **config})
+    own: dict[str, Any] = {"on_stale": "drop"}  # TRL rolls no group again
+    if config.store is not None and config.max_uncommitted_steps is None:
+        own["max_uncommitted_steps"] = max(64, 2 * int(args.save_steps))
+    return config.model_copy(update=own)
 
 
 class GroupMemory(TrainerCallback):

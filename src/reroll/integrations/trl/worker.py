@@ -59,8 +59,8 @@ class RerollRolloutWorker(TrainerCallback):
         # In steps, where TRL counts versions, which come every so many steps.
         oldest = (trainer.args.max_staleness + 1) * trainer.args.weight_sync_steps - 1
         config = completed(replay_buffer or {}, AsyncReplayBufferConfig(capacity=256), trainer.args)
-        age = oldest if config.max_age is None else min(oldest, config.max_age)
-        self.replay_buffer = config.model_copy(update={"max_age": age}).build_blocking()
+        bound = oldest if config.max_staleness is None else min(oldest, config.max_staleness)
+        self.replay_buffer = config.model_copy(update={"max_staleness": bound}).build_blocking()
         self._trainer, self._worker, self._group_size = trainer, trainer.rollout_worker, group_size
         self._is_durable = config.store is not None
         # The last training step, the first position, and how many samples of the first group that is lent are trained.

@@ -3,7 +3,7 @@
 hooks            how the tests get a buffer
 builders         rollouts, groups and questions
 wrong_calls      what must be refused
-puts, hand_out, limits, look_and_change, samplers    one call at a time
+puts, hand_out, limits, bounds, look_and_change, samplers    one call at a time
 drops            reports of groups that leave untrained
 waiting          calls that overlap
 """

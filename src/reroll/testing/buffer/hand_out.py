@@ -150,7 +150,7 @@ class HandOutSuite(Hooks):
         assert (await row_of(buffer, uid)).task_name == "math"
 
     async def test_a_timeout_does_not_deny_what_its_step_expired(self, new: New) -> None:
-        buffer = await new(max_age=1)
+        buffer = await new(max_staleness=1)
         await put_all(buffer, "t", group(versions=1), group(versions=1))
         with pytest.raises(WaitTimeout) as timeout:
             await buffer.take_batch({"t": 2}, wait=True, timeout=0.01, train_step=50)
