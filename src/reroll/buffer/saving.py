@@ -36,7 +36,7 @@ class Saving(Shell):
         """
         self._check_open()
         path = checked_path(path)
-        await self._wait([_SAVE], lambda: not self._is_saving, None, lambda: "save")
+        await self._wait([_SAVE], lambda: not self._is_saving, None, lambda: "save", ())
         self._is_saving = True
         try:
             await self._save(path)
