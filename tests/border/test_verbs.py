@@ -59,6 +59,7 @@ USUAL: dict[str, Callable[[Path], dict[str, Any]]] = {
     "metrics": lambda _: {},
     "nack_lease": lambda _: {"lease": 10**6},
     "patch": lambda _: {"uid": 1, "tags": {"x": 1}},
+    "patch_many": lambda _: {"patches": {1: {"tags": {"x": 1}}}, "only_if_newer": 1},
     "peek": lambda _: {"uids": [1]},
     "put": lambda _: {
         "items": group(members=2),

@@ -76,6 +76,7 @@ class BlockingReplayBuffer:
     refresh_staleness = blocking(ReplayBuffer.refresh_staleness)
     update_priorities = blocking(ReplayBuffer.update_priorities)
     patch = blocking(ReplayBuffer.patch)
+    patch_many = blocking(ReplayBuffer.patch_many)
     delete = blocking(ReplayBuffer.delete)
     forget = blocking(ReplayBuffer.forget)
     set_rate_limiter = blocking(ReplayBuffer.set_rate_limiter)

@@ -18,6 +18,7 @@ from reroll.buffer.arguments import (
 )
 from reroll.buffer.disk import Encoded
 from reroll.buffer.expiring import Thresholds
+from reroll.buffer.patch import Patch
 from reroll.buffer.slicing import ROWS_AT_ONCE, Slicing, slices_of
 from reroll.engine.limiters import Limiter, limiter_of
 from reroll.engine.priorities import checked_priority
@@ -131,27 +132,76 @@ class Changing(Slicing):
         where groups are kept on disk, and nothing has changed then.
         """
         self._check_open()
-        uid = checked_count("uid", uid)
-        if self._disk is None:
-            self._groups.patch(uid, fields, tags)
-            self._waits.wake()  # it may take fewer bytes now
-            return
-        disk, encoded = self._disk, list[Encoded]()
+        await self._patch({checked_count("uid", uid): Patch(fields, tags)}, skip_gone=False)
+
+    async def patch_many(
+        self, patches: Mapping[int, Mapping[str, Any]], *, only_if_newer: int | None = None
+    ) -> list[int]:
+        """Give the rollouts of several groups fields that come late, in one step and one commit.
+
+        Args:
+            patches: for each uid what `patch` takes by name: `{17: {"reward": [1.0, 0.0]}, 18: {"tags": {"level": 2}}}`.
+            only_if_newer: the training step that the values were computed at. A group that a patch of this step or a later
+                one has reached keeps what it has, so that late results of several workers never replace newer ones.
+
+        Returns:
+            The uids of groups that are gone.
+
+        Raises InvalidArgument, and NotStorable where groups are kept on disk, with the uid: then nothing has changed.
+        Cost: O(members of the patched groups).
+
+        """
+        self._check_open()
+        step = checked_step("only_if_newer", only_if_newer)
+        checked: dict[int, Patch] = {}
+        if not isinstance(patches, Mapping):
+            raise InvalidArgument(f"patches must be a mapping of uids to fields, not {shown(patches)}")
+        for uid, fields in patches.items():
+            if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
+                raise InvalidArgument(
+                    f"group {shown(uid)}: the patch must be fields by name, not {shown(fields)}"
+                )
+            rest = dict(fields)
+            checked[checked_count("uid", uid)] = Patch(tags=rest.pop("tags", None), fields=rest)
+        return await self._patch(checked, skip_gone=True, step=step)
+
+    async def _patch(
+        self, patches: Mapping[int, Patch], *, skip_gone: bool, step: int | None = None
+    ) -> list[int]:
+        """Patch groups when their rollouts are in memory; return the uids that are gone, which are left out if asked."""
+        disk, groups, encoded = self._disk, self._groups, list[Encoded]()
+        stored: dict[int, Encoded] = {}
+
+        def accept(uid: int, items: Sequence[Any]) -> None:
+            assert disk is not None  # noqa: S101  (only asked for by a durable buffer)
+            stored[uid] = disk.encode_now(items)
+            encoded.append(stored[uid])
+
         try:
-            # What references stand for is fetched before anything changes; what cannot be stored is told below, by path.
-            with suppress(NotStorable):
-                late = [list(v) for v in fields.values() if isinstance(v, Sequence | np.ndarray)]
-                encoded.append(await disk.encode(late))
-            if (group := self._groups.find(uid)) is not None:
-                await disk.fetch([group])
-            self._check_open()
-            self._groups.patch(uid, fields, tags, lambda items: encoded.append(disk.encode_now(items)))
-            disk.add(uid, encoded[-1])
-            self._waits.wake()
+            if disk is not None:
+                # References are fetched before anything changes; `accept` names the path of what cannot be stored.
+                with suppress(NotStorable):
+                    fields = [value for patch in patches.values() for value in patch.fields.values()]
+                    late = [list(value) for value in fields if isinstance(value, Sequence | np.ndarray)]
+                    encoded.append(await disk.encode(late))
+                await disk.fetch([group for uid in patches if (group := groups.find(uid)) is not None])
+                self._check_open()
+            gone = [uid for uid in patches if groups.slot_of(uid) is None] if skip_gone else []
+            chosen = {
+                uid: patch
+                for uid, patch in patches.items()
+                if uid not in gone and (step is None or groups.is_newer(uid, step))
+            }
+            groups.patch(chosen, None if disk is None else accept, step=step)
+            for uid, one in stored.items():
+                if disk is not None:
+                    disk.add(uid, one)
+            self._waits.wake()  # groups may take fewer bytes now
         finally:
             for one in encoded:
                 one.held.release()
-        await disk.written()
+        await self._written()
+        return gone
 
     async def set_rate_limiter(self, task_name: str, rate_limiter: Limiter) -> None:
         """Give a task another rate limiter; its counters stay. Raises InvalidConfig for what can never proceed.

@@ -13,7 +13,7 @@ from reroll.buffer.arguments import checked_tags
 from reroll.buffer.group import Group, tell_uid
 from reroll.buffer.hand_outs import HandOuts
 from reroll.buffer.packed import Packed
-from reroll.buffer.patch import patch_members
+from reroll.buffer.patch import Patch, Undo, patch_members, undo_patch
 from reroll.buffer.put import Decision, Put, look, row_of
 from reroll.buffer.signals import priority_of
 from reroll.engine.columns import OUT, RESIDENT, IntArray
@@ -221,32 +221,51 @@ class Groups(HandOuts):
 
     def patch(
         self,
-        uid: int,
-        fields: Mapping[str, Sequence[Any]],
-        tags: Mapping[str, Scalar] | None,
-        accept: Callable[[Sequence[Any]], None] | None = None,
+        patches: Mapping[int, Patch],
+        accept: Callable[[int, Sequence[Any]], None] | None = None,
+        *,
+        step: int | None = None,
     ) -> None:
-        """Give members late fields, one value a member, and update the row. Raises UnknownUid, InvalidArgument.
+        """Give members of groups late fields, one value a member, and update the rows: all of them, or none.
 
-        `accept` sees the rollouts as they would be, and raises InvalidArgument if they cannot be so.
+        `accept` sees the rollouts of each group as they will be, and may refuse them. `step` is when the values were computed.
+        Raises UnknownUid, InvalidArgument, and what `accept` raises: then nothing has changed.
         """
-        (slot,) = self.slots([uid]).tolist()
-        columns, group = self.engine.columns, self._group(slot)
-        named = checked_tags(tags)
-        (handed,) = self.look([uid])
-        self.load(handed.groups)
-        items = group.items  # as objects, whoever wants bytes
-        self.show(handed)  # members that expired are emptied first
-        patch_members(items, fields, accept)
-        summary = summarize(items)
-        group.learn(summary)
-        row = row_of(summary)
-        group.encoded()
-        self.engine.change(
-            slot, {name: row[name] for name in ("num_bytes", "trainable", "reward_mean", "reward_std")}
-        )
-        if named:
-            columns.tags[slot] = {**columns.tags.get(slot, {}), **named}
+        undo: Undo = []
+        ready = []
+        try:
+            for uid, patch in patches.items():
+                (slot,) = self.slots([uid]).tolist()
+                named = checked_tags(patch.tags)
+                (handed,) = self.look([uid])
+                self.load(handed.groups)
+                items = self._group(slot).items  # as objects, also where the caller wants bytes
+                self.show(handed)  # members that expired are emptied first
+                undo += patch_members(items, patch.fields)
+                if accept is not None:
+                    accept(uid, items)
+                ready.append((slot, items, named))
+        except BaseException as error:
+            undo_patch(undo)
+            if type(error) is InvalidArgument and len(patches) > 1:
+                raise InvalidArgument(f"group {uid}: {error}") from error
+            raise
+        columns = self.engine.columns
+        for slot, items, named in ready:
+            group, summary = self._group(slot), summarize(items)
+            group.learn(summary)
+            row = row_of(summary)
+            group.encoded()
+            changed = {name: row[name] for name in ("num_bytes", "trainable", "reward_mean", "reward_std")}
+            if step is not None:
+                changed["patched_at"] = step
+            self.engine.change(slot, changed)
+            if named:
+                columns.tags[slot] = {**columns.tags.get(slot, {}), **named}
+
+    def is_newer(self, uid: int, step: int) -> bool:
+        """Return whether no patch of this step or a later one has reached a group."""
+        return bool(self.engine.columns.patched_at[self._slot_of[uid]] < step)
 
     def _is_out(self, uid: int) -> bool:
         """Return whether a group is out; one that came back because its holder seemed dead goes out once more."""

@@ -1,10 +1,11 @@
 """Late fields: rewards or reference log-probs that arrive after the group."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from reroll.errors import InvalidArgument
+from reroll.query import Scalar
 from reroll.rollout import DictRollout, Rollout, check
 from reroll.rollout.fields import FIELDS
 
@@ -23,14 +24,21 @@ _FIXED: Final = frozenset(
 )
 
 
-def patch_members(
-    items: Sequence[Any],
-    fields: Mapping[str, Sequence[Any]],
-    accept: Callable[[Sequence[Any]], None] | None = None,
-) -> None:
+class Patch(NamedTuple):
+    """Late fields of one group, one value a member, and its new tags."""
+
+    fields: Mapping[str, Sequence[Any]]
+    tags: Mapping[str, Scalar] | None
+
+
+Undo = list[tuple[Any, str, Any]]
+"""Rollout, field and old value of each assignment, in order."""
+
+
+def patch_members(items: Sequence[Any], fields: Mapping[str, Sequence[Any]]) -> Undo:
     """Give each rollout its value of each field: as attribute where it has one, else in its `extra_fields`.
 
-    Raises InvalidArgument, and leaves all rollouts as they were, if one cannot take it, or `accept` raises that.
+    Return what `undo_patch` needs. Raises InvalidArgument, and leaves all rollouts as they were, if one cannot take it.
     """
     for name, values in fields.items():
         if name in _FIXED or name.startswith("_"):
@@ -39,7 +47,7 @@ def patch_members(
             raise InvalidArgument(
                 f"patch: {name} must be a list of {len(items)} values, one for each rollout"
             )
-    undo: list[tuple[Any, str, Any]] = []
+    undo: Undo = []
     try:
         for name, values in fields.items():
             for item, value in zip(items, values, strict=True):
@@ -48,14 +56,18 @@ def patch_members(
                 setattr(item, field, new)
                 undo.append((item, field, old))
         check(items)
-        if accept is not None:
-            accept(items)
     except Exception as error:
-        for item, field, old in reversed(undo):
-            setattr(item, field, old)
+        undo_patch(undo)
         if isinstance(error, InvalidArgument):
             raise
         raise InvalidArgument(f"patch: {error}") from error
+    return undo
+
+
+def undo_patch(undo: Undo) -> None:
+    """Assign the old values again."""
+    for item, field, old in reversed(undo):
+        setattr(item, field, old)
 
 
 def _length(values: Any) -> int | None:

@@ -199,7 +199,7 @@ _LARGEST_OF: Final = {
     **dict.fromkeys(("sampler_position", "remover_position"), (1 << 31) - 1),
     "trained": 1,
 }
-_SIGNED: Final = frozenset({"staleness", "version", "newest", "trainable", "used_at"})
+_SIGNED: Final = frozenset({"staleness", "version", "newest", "trainable", "used_at", "patched_at"})
 _FREE: Final = frozenset({"reward_mean", "reward_std"})
 
 

@@ -50,6 +50,7 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
     "trained": (np.int8, 0),  # whether it was handed to a trainer, ever
     "trained_tokens": (np.int64, 0),  # how many of its tokens were
     "used_at": (np.int64, NO_VERSION),  # of an uncommitted row: the training step that consumed it
+    "patched_at": (np.int64, NO_VERSION),  # the largest step that values of a patch were computed at
     "sampler_position": (np.int32, 0),  # where the row stands in the dense arrays of its pool's sampler
     "remover_position": (np.int32, 0),  # the same for the remover
     "uid": (np.int64, 0),  # 0 marks a free slot; written last, so that a row which cannot be written is none
@@ -83,6 +84,7 @@ class Columns:
     trained: npt.NDArray[np.int8]
     trained_tokens: IntArray
     used_at: IntArray
+    patched_at: IntArray
     sampler_position: npt.NDArray[np.int32]
     remover_position: npt.NDArray[np.int32]
 

@@ -160,7 +160,7 @@ class Engine(Moves):
         for name, value in values.items():
             getattr(columns, name)[slot] = value
         columns.attempts[slot] += 1
-        columns.uses[slot] = 0  # what comes back is new data
+        columns.uses[slot], columns.patched_at[slot] = 0, NO_VERSION  # what comes back is new data
         columns.place[slot] = RESIDENT
         columns.timestamp[slot] = columns.touched[slot] = self._next_tick()
         return Inserted(slot, self._settle(task, status, slot))

@@ -34,6 +34,7 @@ class BlockingRayReplayBuffer:
     refresh_staleness = blocking(Handle.refresh_staleness)
     update_priorities = blocking(Handle.update_priorities)
     patch = blocking(Handle.patch)
+    patch_many = blocking(Handle.patch_many)
     delete = blocking(Handle.delete)
     forget = blocking(Handle.forget)
     set_rate_limiter = blocking(Handle.set_rate_limiter)

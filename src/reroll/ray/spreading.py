@@ -331,6 +331,18 @@ class Spread:
         uid = arguments["uid"]
         await self.lines[self._shard_of(uid) if isinstance(uid, int) else 0].call("patch", arguments)
 
+    async def _patch_many(self, arguments: dict[str, Any]) -> list[int]:
+        patches = arguments["patches"]
+        if not isinstance(patches, Mapping) or not all(isinstance(uid, int) for uid in patches):
+            return list(await self.lines[0].call("patch_many", arguments))  # to be refused
+        shards = range(len(self.lines))
+        parts = [
+            {uid: patch for uid, patch in patches.items() if self._shard_of(uid) == index} for index in shards
+        ]
+        gone = await self.each("patch_many", [{**arguments, "patches": part} for part in parts])
+        missing = {uid for part in gone for uid in part}
+        return [uid for uid in patches if uid in missing]
+
     def _shard_of(self, uid: int) -> int:
         return (uid - 1) % len(self.lines)
 

@@ -42,6 +42,7 @@ class BlockingClient:
     refresh_staleness = blocking(Client.refresh_staleness)
     update_priorities = blocking(Client.update_priorities)
     patch = blocking(Client.patch)
+    patch_many = blocking(Client.patch_many)
     delete = blocking(Client.delete)
     forget = blocking(Client.forget)
     set_rate_limiter = blocking(Client.set_rate_limiter)

@@ -109,6 +109,7 @@ class Client:
     refresh_staleness = asking(ReplayBuffer.refresh_staleness)
     update_priorities = asking(ReplayBuffer.update_priorities)
     patch = asking(ReplayBuffer.patch)
+    patch_many = asking(ReplayBuffer.patch_many)
     delete = asking(ReplayBuffer.delete)
     forget = asking(ReplayBuffer.forget)
     set_rate_limiter = asking(ReplayBuffer.set_rate_limiter)

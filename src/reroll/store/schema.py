@@ -45,6 +45,7 @@ TYPES = {
     "trained": "INTEGER",
     "trained_tokens": "INTEGER",
     "used_at": "INTEGER",
+    "patched_at": "INTEGER",
     "sampler_position": "INTEGER",
     "remover_position": "INTEGER",
     "group_id": "BLOB",

@@ -210,3 +210,50 @@ class LookAndChangeSuite(Hooks):
         with pytest.raises(Closed):
             await verb(buffer)
         await buffer.close()
+
+    # --- late fields of many groups
+
+    async def test_patch_many_patches_in_one_step_and_reports_groups_that_are_gone(self, new: New) -> None:
+        buffer = await new()
+        first, second = await put_all(buffer, "t", group("a", members=2), group("b"))
+        patches = {
+            first: {"reward": [1.0, 0.0], "tags": {"level": 2}},
+            999: {"reward": [1.0]},
+            second: {"judge": ["ok"]},
+        }
+        assert await buffer.patch_many(patches) == [999]
+        (row,) = await buffer.query({"tags.level": 2})
+        assert (row.uid, row.reward_mean) == (first, 0.5)
+        ((judged,),) = await buffer.peek([second])
+        assert judged.extra_fields == {"judge": "ok"}
+        assert await buffer.patch_many({}) == []
+
+    @pytest.mark.parametrize(
+        "patches",
+        [
+            {1: {"reward": [1.0]}, 2: {"reward": [1.0, 2.0]}},
+            {1: {"reward": [1.0]}, 2: {"status": ["failed"]}},
+            {1: {"reward": [1.0]}, 2: {"reward": ["x"]}},
+            {1: {"reward": [1.0]}, 2: {"tags": {"level": [1]}}},
+            {1: {"reward": [1.0]}, 2: 5},
+            {1: {"reward": [1.0]}, "2": {}},
+            [1, 2],
+        ],
+    )
+    async def test_patch_many_changes_nothing_if_one_patch_is_wrong(self, new: New, patches: Any) -> None:
+        buffer = await new()
+        await put_all(buffer, "t", group("a"), group("b"))
+        async with refused(buffer, InvalidArgument):
+            await buffer.patch_many(patches)
+        assert [rollout.reward for (rollout,) in await buffer.peek([1, 2])] == [None, None]
+
+    async def test_patch_many_keeps_newer_values_if_asked(self, new: New) -> None:
+        buffer = await new()
+        (uid,) = await put_all(buffer, "t", group())
+        for step, reward, expected in ((5, 0.5, 0.5), (4, 0.4, 0.5), (5, 0.9, 0.5), (6, 0.6, 0.6)):
+            assert await buffer.patch_many({uid: {"reward": [reward]}}, only_if_newer=step) == []
+            assert (await row_of(buffer, uid)).reward_mean == expected
+        await buffer.patch_many({uid: {"reward": [0.1]}})
+        assert (await row_of(buffer, uid)).reward_mean == 0.1
+        async with refused(buffer, InvalidArgument):
+            await buffer.patch_many({uid: {"reward": [0.2]}}, only_if_newer=-1)
