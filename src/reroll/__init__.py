@@ -56,7 +56,14 @@ from reroll.errors import (
     WouldBlock,
 )
 from reroll.query import Query, parse_query
-from reroll.rollout import DictRollout, Rollout, Status, effective_response_mask, status_from_finish_reason
+from reroll.rollout import (
+    DictRollout,
+    Rollout,
+    Status,
+    effective_response_mask,
+    register_finish_reason,
+    status_from_finish_reason,
+)
 from reroll.sample import Sample, SampleInfo
 from reroll.table import Table, TableInfo
 
@@ -140,6 +147,7 @@ __all__ = [
     "open_readonly",
     "parse_query",
     "register",
+    "register_finish_reason",
     "status_from_finish_reason",
 ]
 

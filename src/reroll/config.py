@@ -148,6 +148,9 @@ class TaskConfig(BaseModel):
             StalenessWindow, which holds producers back before they start; or a list of both.
         expire: whether one stale rollout expires its whole group, or only itself.
         on_failed: whether a failed rollout fails its group, or is dropped at put.
+        on_invalid: whether a put of a rollout with a reward that is NaN or infinite, a NaN log-probability where the mask is
+            1, or token fields of different lengths raises InvalidArgument, or the rollout counts as FAILED and says why in
+            `error_msg`.
         min_group_size: a group is not made smaller than this by dropping failed rollouts; it fails.
         max_attempts: a group that is put more often than this, and still not COMPLETED, is FAILED; None: no limit.
         max_staleness: no COMPLETED group is handed out whose staleness is above this; None: no bound.
@@ -171,6 +174,7 @@ class TaskConfig(BaseModel):
     rate_limiter: _Limiters | None = None
     expire: Literal["group", "member"] = "group"
     on_failed: Literal["group", "drop_member"] = "group"
+    on_invalid: Literal["error", "fail_member"] = "error"
     min_group_size: _Count = 1
     max_attempts: _Count | None = None
     max_staleness: Annotated[int, Field(ge=0)] | None = None
@@ -405,6 +409,7 @@ def _rules(config: TaskConfig) -> GroupRules:
     return GroupRules(
         expire=config.expire,
         on_failed=config.on_failed,
+        on_invalid=config.on_invalid,
         min_group_size=config.min_group_size,
         max_attempts=config.max_attempts,
         max_staleness=config.max_staleness,

@@ -4,6 +4,7 @@ import asyncio
 import queue
 import threading
 import time
+import warnings
 
 import pytest
 
@@ -37,6 +38,19 @@ def test_a_dead_producer_is_a_timeout_that_says_how_many_groups_are_missing():
         for n in range(6, 9):  # it was not dead
             source.put(result(n))
         assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [5, 6, 7, 8]
+
+
+def test_a_timeout_says_that_results_failed_and_why():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reason is unknown
+        results = [result(n) for n in range(1, 9)]
+        for each in results:
+            each.finish_reasons = ["xyz"] * len(each.responses)
+        with (
+            Preparer(config(4), filled(results)) as preparer,
+            pytest.raises(WaitTimeout, match=r"8 of 8 results failed: finish_reason 'xyz'"),
+        ):
+            preparer.get_data(0, 1, 2)
 
 
 def test_a_step_that_is_gone_is_a_typed_error():

@@ -1,6 +1,7 @@
 """Status, stamping, masks and expiry against naive loops written from the rules, on generated rollouts."""
 
 import enum
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from reroll.rollout import (
     combine_statuses,
     effective_response_mask,
     expires,
+    register_finish_reason,
     rollout_staleness,
     stamp,
     status_from_finish_reason,
@@ -116,8 +118,9 @@ def test_group_status(statuses):
 @pytest.mark.parametrize(
     ("reason", "status"),
     [("stop", "completed"), ("length", "completed"), ("tool_calls", "completed"), ("abort", "aborted")]
-    + [(reason, "failed") for reason in ("error", None, "", "Stop", "content_filter", 3, ["stop"])],
+    + [(reason, "failed") for reason in ("error", None, "", "content_filter", 3, ["stop"])],
 )
+@pytest.mark.filterwarnings("ignore:finish_reason")
 def test_finish_reasons(reason, status):
     assert status_from_finish_reason(reason) is Status(status)
 
@@ -145,3 +148,35 @@ def test_a_mask_of_another_length_is_refused():
 def test_a_mask_for_a_response_known_only_by_its_versions():
     rollout = lists({"response_ids": None, "response_model_steps": [1, 3]})
     assert effective_response_mask(rollout, 4, 2) == [0, 1]
+
+
+def test_finish_reasons_of_engines_in_any_case():
+    for reason in (
+        "stop",
+        "Length",
+        "TOOL_CALLS",
+        "tool_use",
+        "eos",
+        "eos_token",
+        "end_turn",
+        "stop_sequence",
+        "max_tokens",
+    ):
+        assert status_from_finish_reason(reason) is Status.COMPLETED
+    for reason in ("abort", "ABORTED", "cancelled"):
+        assert status_from_finish_reason(reason) is Status.ABORTED
+    for reason in ("error", None, 5):
+        assert status_from_finish_reason(reason) is Status.FAILED
+
+
+def test_an_unknown_finish_reason_warns_once_and_can_be_registered():
+    with pytest.warns(UserWarning, match=r"'halted' is unknown.*register_finish_reason"):
+        assert status_from_finish_reason("halted") is Status.FAILED
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert status_from_finish_reason("halted") is Status.FAILED
+    register_finish_reason("Halted", "aborted")
+    assert status_from_finish_reason("halted") is Status.ABORTED
+    for reason, status in (("x", "expired"), ("", "aborted"), (5, "aborted"), ("x", "done")):
+        with pytest.raises(InvalidArgument):
+            register_finish_reason(reason, status)

@@ -20,6 +20,7 @@ from reroll.codec import count_plain_rollouts, decode, encode, encode_into
 from reroll.errors import CorruptData, InvalidArgument
 from reroll.rollout import GroupSummary, Status, summarize
 from reroll.rollout.measure import Measure
+from reroll.rollout.validity import find_invalid
 from reroll.store import Blob
 
 _MOST_MEMBERS: Final = 1 << 16
@@ -44,6 +45,7 @@ class _Known(msgspec.Struct, array_like=True, frozen=True):
     group_uids: list[Integer]
     prompt_tokens: _Amount
     group_id: bytes | None
+    invalid: list[tuple[int, str]] = []
 
     def summary(self, num_bytes: int) -> GroupSummary:
         """Return what is known of the group, of which so many bytes are held. Raises InvalidArgument for what cannot be."""
@@ -92,6 +94,8 @@ class Packed(NamedTuple):
     group_uids: tuple[int, ...]
     """Groups that the rollouts say they belong to."""
     prompt_tokens: int
+    invalid: tuple[tuple[int, str], ...] = ()
+    """Rollouts that must not be trained on, and why."""
 
 
 def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
@@ -120,6 +124,7 @@ def _known_of(items: Sequence[Any], model_step: int | None) -> bytes:
         group_uids=[uid for uid in carried if type(uid) is int and abs(uid) < BOUND],
         prompt_tokens=count_prompts(items) if summary.prompt_tokens is None else summary.prompt_tokens,
         group_id=None if summary.group_id is None else encode(summary.group_id, root="group_id"),
+        invalid=find_invalid(items),
     )
     return _write(known)
 
@@ -141,7 +146,7 @@ def unpack(known: bytes, blob: Blob, *, partial: bool) -> Packed | list[Any]:
         if type(rollouts) is not list:
             raise CorruptData(f"a group is a list of rollouts, not {type(rollouts).__name__}")
         return rollouts
-    return Packed(blob, summary, tuple(read.group_uids), read.prompt_tokens)
+    return Packed(blob, summary, tuple(read.group_uids), read.prompt_tokens, tuple(read.invalid))
 
 
 class Shown(NamedTuple):

@@ -8,6 +8,7 @@ from reroll.errors import InvalidArgument
 from reroll.query import Scalar
 from reroll.rollout import DictRollout, Rollout, check
 from reroll.rollout.fields import FIELDS
+from reroll.rollout.validity import find_invalid, refuse
 
 # These decide where a group is and how old it is; only a put changes them.
 _FIXED: Final = frozenset(
@@ -56,6 +57,7 @@ def patch_members(items: Sequence[Any], fields: Mapping[str, Sequence[Any]]) -> 
                 setattr(item, field, new)
                 undo.append((item, field, old))
         check(items)
+        refuse(find_invalid(items))
     except Exception as error:
         undo_patch(undo)
         if isinstance(error, InvalidArgument):

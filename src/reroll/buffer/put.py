@@ -5,6 +5,7 @@ step may have moved on. Neither changes anything; `apply_to_rollouts` changes th
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +27,7 @@ from reroll.rollout import (
     version_staleness,
 )
 from reroll.rollout.group import find_group_id
+from reroll.rollout.validity import find_invalid, refuse, with_failed_copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class GroupRules:
 
     expire: Literal["group", "member"] = "group"
     on_failed: Literal["group", "drop_member"] = "group"
+    on_invalid: Literal["error", "fail_member"] = "error"
     min_group_size: int = 1
     max_attempts: int | None = None
     max_staleness: int | None = None
@@ -187,6 +190,24 @@ def row_of(summary: GroupSummary) -> dict[str, float]:
     }
 
 
+def _summarized(rollouts: list[Any], rules: GroupRules, model_step: int | None) -> GroupSummary:
+    """Return the summary of rollouts; those that are invalid are refused, or failed copies take their places."""
+    try:
+        summary = summarize(rollouts, model_step=model_step)
+        invalid = find_invalid(rollouts)
+    except InvalidArgument:
+        if rules.on_invalid == "error":
+            raise
+    else:
+        if not invalid:
+            return summary
+        if rules.on_invalid == "error":
+            refuse(invalid)
+    with suppress(AttributeError):  # an object that is no rollout, which the summary names
+        rollouts[:] = with_failed_copies(rollouts, partial=model_step is not None)
+    return summarize(rollouts, model_step=model_step)
+
+
 def look(
     items: Sequence[Any] | Packed,
     rules: GroupRules,
@@ -198,13 +219,15 @@ def look(
     Raises InvalidArgument, naming rollout and field.
     """
     if isinstance(items, Packed):
-        if rules.signal is None and rules.on_failed == "group":
+        if rules.on_invalid == "error":
+            refuse(items.invalid)
+        if rules.signal is None and rules.on_failed == "group" and not items.invalid:
             return items, items.summary
         items = decode(items.blob)
     if type(items) is not list and (isinstance(items, str | bytes) or not isinstance(items, Sequence)):
         raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
     rollouts = list(items)
-    summary = summarize(rollouts, model_step=model_step)
+    summary = _summarized(rollouts, rules, model_step)
     if rules.on_failed == "drop_member" and summary.status is Status.FAILED:
         members = look_at_all(rollouts, model_step)
         healthy = [place for place, member in enumerate(members) if member.status is not Status.FAILED]

@@ -1,7 +1,7 @@
 """From results to groups in the buffer: filtered, counted, and told to whoever has the prompts."""
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -25,6 +25,10 @@ _HOLDING: Final = ("resident", "out", "leased")
 """Where groups are that take room."""
 _NAMED: Final = 8
 """How many prompts a message names."""
+
+
+_REASONS_KEPT = 100
+"""Different reasons of failed results."""
 
 
 @dataclass(slots=True)
@@ -62,6 +66,8 @@ class Intake:
         self._last_uid = self._newest_uid = 0  # of what was there before, and of what is there now
         self._expired_at = 0  # the last step that groups were expired for
         self.arrivals = Arrivals()
+        self.looked_at = self.failed = 0
+        self.failures: Counter[str] = Counter()
         self.repeated = 0
         """Results that came a second time."""
 
@@ -127,6 +133,7 @@ class Intake:
         try:
             task, group = self._task_of(result), self._group_of(result)
             status = group_status(group)
+            self._note(group)
             found = self._screened(result, group) if status is Status.COMPLETED else None
         except InvalidArgument:
             if self._config.on_invalid == "raise":
@@ -143,6 +150,21 @@ class Intake:
         if found is not None and found.excluded:
             told.excluded.append(result)
         return fate
+
+    def _note(self, group: Sequence[Rollout]) -> None:
+        """Count a result, and why it failed."""
+        reasons = {str(member.error_msg) for member in group if member.status is Status.FAILED}
+        self.looked_at += 1
+        self.failed += bool(reasons)
+        if len(self.failures) < _REASONS_KEPT:
+            self.failures.update(reasons)
+
+    def explain_failures(self) -> str:
+        """Return how many results failed, and why most of them did; nothing if none has."""
+        if not self.failed:
+            return ""
+        why = ", ".join(reason for reason, _ in self.failures.most_common(3))
+        return f"; {self.failed} of {self.looked_at} results failed: {why}"
 
     async def _known(self, result: GenerationResult) -> bool | None:
         """Return whether a result that came before is there to be trained, or was; None if it is new.

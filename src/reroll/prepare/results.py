@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.rollout import Rollout, Status, VersionRuns, read_score, status_from_finish_reason
+from reroll.rollout import Rollout, Status, VersionRuns, finish_error, read_score, status_from_finish_reason
 
 PASSED_THROUGH = ("index", "ground_truth", "dataset", "raw_query")
 
@@ -136,9 +136,10 @@ def _member(result: GenerationResult, place: int, eos_token_id: int | None, trai
         check_reward(reward)
     elif (score := read_score(reward)) is not None and not isfinite(score):
         reward = None  # nobody trains on it
-    if len(response) == 0 and reason == "stop" and eos_token_id is not None:
+    if len(response) == 0 and str(reason).lower() == "stop" and eos_token_id is not None:
         response, mask = [eos_token_id], [int(train_empty)]
-        logprobs = None if logprobs is None else [np.nan]
+        # A token that is trained on and has no log-probability has none at all.
+        logprobs = None if logprobs is None or train_empty else [np.nan]
         versions = None
     if versions is None and result.model_step is not None:
         versions = VersionRuns(((result.model_step, len(response)),))
@@ -152,6 +153,7 @@ def _member(result: GenerationResult, place: int, eos_token_id: int | None, trai
         response_model_steps=versions,
         reward=reward,
         finish_reason=reason,
+        error_msg=finish_error(reason) if status is Status.FAILED else None,
         status=status,
         extra_fields=_extra_fields(result),
     )

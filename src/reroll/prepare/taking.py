@@ -188,7 +188,7 @@ class Taking:
             else ""
         )
         missing, size = sum(lacking.values()), self._config.global_batch_size
-        return f"{missing} of {size} {what} are missing for step {step}{held}; {when}, {arrivals.results} in all{repeated}"
+        return f"{missing} of {size} {what} are missing for step {step}{held}; {when}, {arrivals.results} in all{repeated}{self._intake.explain_failures()}"
 
     async def _until_moved(self, moves: int) -> None:
         await self._waits.until([object()], lambda: self._moves != moves, None, str)

@@ -38,7 +38,14 @@ from reroll.rollout.staleness import (
     version_staleness,
 )
 from reroll.rollout.stamping import stamp
-from reroll.rollout.status import Status, combine_statuses, read_status, status_from_finish_reason
+from reroll.rollout.status import (
+    Status,
+    combine_statuses,
+    finish_error,
+    read_status,
+    register_finish_reason,
+    status_from_finish_reason,
+)
 from reroll.rollout.summary import GroupSummary
 from reroll.rollout.tally import VersionTally, tally_versions
 from reroll.rollout.versions import VersionRuns
@@ -63,12 +70,14 @@ __all__ = [
     "effective_response_mask",
     "expire",
     "expires",
+    "finish_error",
     "group_staleness",
     "group_status",
     "is_too_stale",
     "look_at_all",
     "read_score",
     "read_status",
+    "register_finish_reason",
     "release",
     "reset",
     "rollout_staleness",

@@ -30,9 +30,7 @@ def get_group_status(rollout_states: Sequence[Any]) -> Status:
 
 def update_status_from_finish_reason(finish_reason: str | None) -> Status:
     """Return the status of a response that ended so, whatever the case; a missing or unknown reason means FAILED."""
-    return status_from_finish_reason(
-        finish_reason.lower() if isinstance(finish_reason, str) else finish_reason
-    )
+    return status_from_finish_reason(finish_reason)
 
 
 def calculate_seq_staleness(model_step: int, train_step: int) -> int:

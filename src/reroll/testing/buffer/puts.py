@@ -306,6 +306,35 @@ class PutSuite(Hooks):
         groups, counts = await buffer.take_batch(sizes, train_step=np.uint8(6))
         assert (len(groups["t"]), counts, groups["t"][0][0].seq_staleness) == (1, {"t": 1}, 2)
 
+    async def test_log_probs_of_masked_tokens_may_be_missing(self, new: New) -> None:
+        buffer = await new()
+        nan = float("nan")
+        assert await buffer.put([rollout(logprobs=[nan, -0.5], response_mask=[0, 1])], "t") == 1
+        assert await buffer.put([rollout(logprobs=[float("-inf"), -0.5], reward=-1e300)], "t") == 2
+        assert await buffer.put([rollout(reward=nan, status=FAILED)], "t") == 3
+
+    @pytest.mark.parametrize(
+        ("wrong", "reason"),
+        [
+            ({"reward": float("nan")}, "reward is nan"),
+            ({"logprobs": [0.0, float("nan")]}, "logprobs has NaN"),
+        ],
+    )
+    async def test_an_invalid_rollout_fails_alone_where_that_is_configured(
+        self, new: New, wrong: dict[str, Any], reason: str
+    ) -> None:
+        buffer = await new(on_invalid="fail_member")
+        mine = [rollout(reward=1.0), rollout(**wrong)]
+        uid = await buffer.put(mine, "t", model_step=3)
+        assert await buffer.count("t", FAILED) == 1
+        ((good, bad),) = await buffer.peek([uid])
+        assert (good.status, good.error_msg, bad.status) == (COMPLETED, None, FAILED)
+        assert reason in bad.error_msg
+        assert mine[1].status is COMPLETED, "the caller's object was changed"
+        dropping = await new(on_invalid="fail_member", on_failed="drop_member")
+        await dropping.put([rollout(reward=1.0), rollout(**wrong)], "t")
+        assert (await dropping.query({}))[0].num_rollouts == 1
+
     # --- put: refused
 
     @pytest.mark.parametrize(

@@ -68,6 +68,10 @@ WRONG_ROLLOUTS: list[tuple[Callable[[], Rollout], str]] = [
     (lambda: _with(response_model_steps=[1]), "response_model_steps"),
     (lambda: _with(response_model_steps=[1, 1, 1]), "response_model_steps"),
     (lambda: _with(reward="good"), "reward"),
+    (lambda: _with(reward=float("nan")), "reward is nan"),
+    (lambda: _with(reward={"score": float("inf")}), "reward is inf"),
+    (lambda: _with(logprobs=[-0.5, float("nan")]), "logprobs has NaN"),
+    (lambda: _with(logprobs=[-0.5, float("nan")], response_mask=[0, 1]), "logprobs has NaN"),
     (lambda: _with(num_tokens=-1), "num_tokens"),
 ]
 
