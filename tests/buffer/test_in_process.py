@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from buffer.kinds import KINDS, fields_of, status_of
-from reroll import Closed, InvalidArgument, ReplayBuffer, ReplayBufferConfig, Status, WaitTimeout
+from reroll import Closed, InvalidArgument, NotStorable, ReplayBuffer, ReplayBufferConfig, Status, WaitTimeout
 from reroll.testing import ManualClock
 from reroll.testing.buffer.builders import group, rollout
 from reroll.waiting import LoopWaits
@@ -246,3 +246,16 @@ async def test_a_patch_that_an_object_refuses_leaves_it_as_it_was():
         with pytest.raises(InvalidArgument):
             await buffer.patch(uid, **{"reward": [5.0, 5.0], refused: [1, "x"]})
         assert items == [made(), made()]
+
+
+async def test_a_group_too_large_to_be_saved_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("reroll.buffer.snapshot.MAX_PAYLOAD_BYTES", 100_000)
+    buffer = ReplayBufferConfig().build()
+    await buffer.put(group(), "math")
+    uid = await buffer.put([rollout(50_000)], "code")
+    with pytest.raises(
+        NotStorable, match=rf"group {uid} of task 'code' takes \d+ bytes.*delete\(\[{uid}\]\)"
+    ):
+        await buffer.save(tmp_path)
+    await buffer.delete([uid])
+    await buffer.save(tmp_path)

@@ -352,7 +352,7 @@ async def test_metrics():
 
 async def test_metrics_are_plain_finite_numbers():
     buffer = await scenario()
-    await buffer.put([rollout([1], reward=np.float32(0.5)), rollout([1], reward=math.nan)], "math")
+    await buffer.put([rollout([1], reward=np.float32(0.5)), rollout([1], reward=None)], "math")
     await buffer.get(9, "math", "completed")
     metrics = await buffer.metrics()
     assert {type(value) for value in metrics.values()} <= {int, float}

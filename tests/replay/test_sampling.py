@@ -601,6 +601,6 @@ async def test_the_same_seed_and_calls_give_the_same_samples():
 
 @pytest.mark.parametrize("signal", ["reward_std", "solve_rate", "mean_abs_advantage"])
 async def test_a_reward_that_is_no_number_does_not_spoil_the_priority(signal):
-    buffer = replay(priority_signal=signal)
+    buffer = replay(priority_signal=signal, on_invalid="fail_member", on_failed="drop_member")
     uid = await buffer.put(group(rewards=(float("nan"), 1.0, float("inf"), 0.0)), TASK)
     assert 0 <= (await row_of(buffer, uid)).priority < float("inf")

@@ -28,8 +28,8 @@ from reroll.buffer.references import OBJECT, Held, References, nothing_is_stored
 from reroll.codec import encode
 from reroll.engine.columns import LEASED, OUT
 from reroll.engine.task import RETURNING
-from reroll.errors import Closed
-from reroll.store import Blob, Change, Fact
+from reroll.errors import Closed, NotStorable
+from reroll.store import MAX_PAYLOAD_BYTES, Blob, Change, Fact
 
 _AT_ONCE: Final = 32
 """Groups of one change; small, so that memory stays small and the loop gets its turn."""
@@ -121,6 +121,12 @@ class Snapshot:
             payloads: list[tuple[int, Blob]] = []
             for group in groups:
                 record, blob = self._take(group)
+                if len(blob) > MAX_PAYLOAD_BYTES:
+                    task = self._tasks[self._rows["task"][len(records)]]
+                    raise NotStorable(
+                        f"group {group.uid} of task {task!r} takes {len(blob)} bytes, and a group of {MAX_PAYLOAD_BYTES} can "
+                        f"be saved; delete([{group.uid}]) and save again, or put it in parts"
+                    )
                 records.append(record)
                 payloads.append((group.uid, blob))
             self._groups[part] = [None] * len(groups)  # type: ignore[list-item]  # written ones may go
