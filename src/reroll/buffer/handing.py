@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from reroll.buffer.arguments import (
     checked_count,
@@ -23,6 +23,9 @@ from reroll.errors import InvalidArgument, UncommittedWarning
 from reroll.rollout import Status
 from reroll.sample import Sample
 from reroll.waiting import deadline_of, read_seconds
+
+MAX_DRAWN: Final = 65_536
+"""Groups that one call may draw with replacement: without, what is there is the limit."""
 
 
 class HandingOut(Shell):
@@ -112,7 +115,7 @@ class HandingOut(Shell):
                 gives its share of n; where a share is no whole number, chance rounds it up or down, so that shares hold
                 on average. All tasks give their part in one step, and the groups come task by task, in this order.
             timeout: seconds to wait at most.
-            replace: whether a group may be drawn more than once.
+            replace: whether a group may be drawn more than once; n is then 65,536 at most.
             allow_short: whether to return fewer groups at once instead of waiting.
             train_step: the training step that the groups are for.
 
@@ -124,6 +127,10 @@ class HandingOut(Shell):
         replace, allow_short = checked_flag("replace", replace), checked_flag("allow_short", allow_short)
         step = checked_step("train_step", train_step)
         sizes = batch_sizes(self, n, task_name)
+        if replace and sum(sizes.values()) > MAX_DRAWN:
+            raise InvalidArgument(
+                f"cannot draw {sum(sizes.values())} groups with replace=True: at most {MAX_DRAWN} at once; draw several times"
+            )
         wanted = {self._engine.named(name): count for name, count in sizes.items() if count}
         if not allow_short:
             self._check_can_be_met(wanted, COMPLETED, distinct=not replace)

@@ -35,13 +35,22 @@ from reroll.errors import CorruptData, RerollError, UnsupportedFormat
 from reroll.rollout import DictRollout
 
 _unpack: Final = msgspec.msgpack.decode
+_GROWTH: Final = 64
+"""So many times the bytes of a blob its copied lists and bytes may have: more than any that `encode` writes."""
+_LEAST_BUDGET: Final = 1 << 20
+_OBJECT_BYTES: Final = 64
 _MAX_DEPTH: Final = MAX_DEPTH + 2  # the pair around the body, and what small values are packed into
 # Bytes that open no container in MessagePack. What is left after they are deleted bounds the depth of the whole.
 _CLOSED: Final = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
 
 
-def decode(blob: Buffer, *, allow_pickle: bool = False, refs: RefReader | None = None) -> Any:
+def decode(
+    blob: Buffer, *, allow_pickle: bool = False, refs: RefReader | None = None, max_bytes: int | None = None
+) -> Any:
     """Return the value that `encode` wrote; its arrays are read-only views into the blob.
+
+    Lists of numbers and bytes are copies. A blob may name an array many times, so that few bytes would become many: all
+    copies together have at most 64 times the bytes of the blob, and at most `max_bytes`.
 
     Raises CorruptData for bytes that were cut or altered, and UnsupportedFormat for what this process cannot read:
     a newer format, a type that is not registered, torch that is not installed, references without `refs`, and parts
@@ -50,7 +59,11 @@ def decode(blob: Buffer, *, allow_pickle: bool = False, refs: RefReader | None =
     frame = split(blob)
     try:
         arrays = read_arrays(_unpack(frame.table), frame.blob, frame.arrays_at)
-        return Decoder(arrays, allow_pickle=allow_pickle, refs=refs).value(frame.body.tobytes())
+        budget = max(_LEAST_BUDGET, _GROWTH * len(frame.blob))
+        budget = budget if max_bytes is None else min(budget, max_bytes)
+        return Decoder(arrays, allow_pickle=allow_pickle, refs=refs, budget=budget).value(
+            frame.body.tobytes()
+        )
     except (RerollError, MemoryError):
         raise
     except RecursionError as error:
@@ -64,10 +77,13 @@ def decode(blob: Buffer, *, allow_pickle: bool = False, refs: RefReader | None =
 class Decoder:
     """Reads one body, whose arrays are there already."""
 
-    __slots__ = ("_allow_pickle", "_depth", "_refs", "_tensors", "arrays")
+    __slots__ = ("_allow_pickle", "_budget", "_depth", "_refs", "_tensors", "arrays")
 
-    def __init__(self, arrays: list[Array], *, allow_pickle: bool, refs: RefReader | None) -> None:
+    def __init__(
+        self, arrays: list[Array], *, allow_pickle: bool, refs: RefReader | None, budget: int = 1 << 62
+    ) -> None:
         self.arrays = arrays
+        self._budget = budget
         self._allow_pickle = allow_pickle
         self._refs = refs
         self._depth = 0
@@ -118,12 +134,20 @@ class Decoder:
         array = self._array(data)
         if array.dtype != np.uint8 or array.ndim != 1:
             raise CorruptData(f"bytes in an array of {array.dtype}")
+        self._spend(_OBJECT_BYTES + array.nbytes)
         return array
+
+    def _spend(self, num_bytes: int) -> None:
+        """Count bytes that are copied. Raises CorruptData for more than the blob may become."""
+        self._budget -= num_bytes
+        if self._budget < 0:
+            raise CorruptData("becomes too many bytes: lists and bytes name the same arrays again and again")
 
     def _numbers(self, data: bytes) -> list[Any]:
         array = self._array(data)
         if array.ndim != 1 or array.dtype.kind not in "iuf":
             raise CorruptData(f"a list of numbers in an array of {array.dtype}")
+        self._spend(_OBJECT_BYTES + len(array) * (8 if array.dtype.itemsize == 1 else 40))
         numbers: list[Any] = array.tolist()
         return numbers
 

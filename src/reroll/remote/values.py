@@ -71,10 +71,10 @@ def _is_flat(value: Any, kinds: frozenset[type]) -> bool:
     )
 
 
-def to_value(blob: Blob) -> Any:
-    """Return the value again; runs nothing that it reads. Raises CorruptData, UnsupportedFormat."""
+def to_value(blob: Blob, *, max_bytes: int | None = None) -> Any:
+    """Return the value again, of at most so many bytes; runs nothing that it reads. Raises CorruptData, UnsupportedFormat."""
     if blob[:1] == _ENCODED:
-        return decode(blob)
+        return decode(blob, max_bytes=max_bytes)
     try:
         return _read(blob)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

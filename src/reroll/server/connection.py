@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import zmq
@@ -27,7 +28,16 @@ from reroll.remote.values import to_bytes
 from reroll.server.heart import Heart
 from reroll.server.keys import KeyPair
 from reroll.server.port import Port, kept
-from reroll.server.wire import Answer, Call, Malformed, ToServer, frames_of, read_to_client
+from reroll.server.wire import (
+    MAX_CALLS,
+    MAX_ENTRIES,
+    Answer,
+    Call,
+    Malformed,
+    ToServer,
+    frames_of,
+    read_to_client,
+)
 from reroll.store import Blob
 
 _ADDRESS: Final = re.compile(r"tcp://[^\s/*]+:\d{1,5}|ipc://.+")
@@ -193,7 +203,7 @@ class Connection:
             return
         outbox, self._outbox = self._outbox, []
         self._outbox_bytes = 0
-        asked = list(self._waiting) if is_heartbeat else None
+        asked = list(islice(self._waiting, MAX_ENTRIES)) if is_heartbeat else None
         calls: list[Call] = []
         blobs: list[bytes] = []
         num_bytes = 0
@@ -203,13 +213,15 @@ class Connection:
             calls.append(waiting.call)
             blobs += waiting.blobs
             num_bytes += sum(map(len, waiting.blobs))
-            if num_bytes >= _MESSAGE_BYTES:
+            if num_bytes >= _MESSAGE_BYTES or len(calls) >= MAX_CALLS:
                 self._port.send(frames_of(ToServer(calls), blobs))
                 calls, blobs, num_bytes = [], [], 0
         if calls or self._cancelled or self._received or asked is not None:
-            message = ToServer(calls, self._cancelled, self._received, asked)
-            self._cancelled, self._received = [], []
-            self._port.send(frames_of(message, blobs))
+            cancelled, self._cancelled = self._cancelled[:MAX_ENTRIES], self._cancelled[MAX_ENTRIES:]
+            received, self._received = self._received[:MAX_ENTRIES], self._received[MAX_ENTRIES:]
+            self._port.send(frames_of(ToServer(calls, cancelled, received, asked), blobs))
+            if self._cancelled or self._received:
+                self._schedule()
 
     # --- receiving
 

@@ -5,6 +5,7 @@ after everything that was sent. A third of the time of `zmq.asyncio`, and nothin
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -15,6 +16,8 @@ from reroll.store import Blob
 
 _AT_ONCE: Final = 64
 """Messages that are read before others get their turn."""
+_AT_ONCE_S: Final = 0.01
+"""And how long that may take, besides the last message."""
 _LARGE: Final = 64 * 1024
 """Parts of messages from here on have memory of their own, and are used where they lie."""
 
@@ -70,11 +73,13 @@ class Port:
         if self._is_closed:
             return
         self._flush()
-        left = _AT_ONCE
+        left, ends = _AT_ONCE, time.monotonic() + _AT_ONCE_S
         self._is_reading = self._all_read is not None
         while left and not self._is_closed and self._has_mail():  # cheaper than to be told by an exception
             left -= 1
             self._receive(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
+            if time.monotonic() > ends:
+                left = 0
         if self._is_reading and self._all_read is not None:
             self._is_reading = False
             self._all_read()

@@ -39,8 +39,10 @@ from reroll.server.wire import (
 from reroll.store import Blob
 
 log: Final = logging.getLogger("reroll.server")
-_UNREAD: Final = 4
-"""Messages that wait for a client to read them, for each call that it may have under way."""
+_UNREAD: Final = 1024
+"""Messages that wait for a client to read them. What has more bytes than a small one is counted, see `Session`."""
+_WAITING: Final = 64
+"""Messages of a client that wait to be read by the server."""
 _FAREWELL_S: Final = 2.0
 """How long the last answers have to leave when the server stops."""
 
@@ -127,8 +129,8 @@ class Server:
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client that connects anew is the same client
         socket.setsockopt(zmq.MAXMSGSIZE, self._limits.max_message_bytes)
         # Who does not read gets no more: what is dropped here, a client that reads again asks for.
-        socket.setsockopt(zmq.SNDHWM, _UNREAD * self._limits.max_pending_calls)
-        socket.setsockopt(zmq.RCVHWM, 1000)
+        socket.setsockopt(zmq.SNDHWM, _UNREAD)
+        socket.setsockopt(zmq.RCVHWM, _WAITING)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.IPV6, "[" in self._bind)
@@ -193,7 +195,7 @@ class Server:
         """Take a message in. Whatever it holds, this does not raise."""
         identity = frames[0].bytes
         try:
-            first = frames[1].bytes if len(frames) > 1 else b""
+            first = frames[1].buffer if len(frames) > 1 else b""
             version = version_of(first)
             if version is None:
                 self._count_malformed(identity, "no message of reroll")
@@ -261,7 +263,7 @@ class Server:
     async def _carry_out(self, session: Session, call: Call, blobs: Sequence[Blob]) -> None:
         try:
             self._serving.check(call.verb)
-            arguments = to_value(call.arguments)
+            arguments = to_value(call.arguments, max_bytes=self._limits.max_pending_bytes)
             if type(arguments) is not dict or not all(type(name) is str for name in arguments):
                 raise CorruptData("the arguments of a call are a dict by name")  # noqa: TRY301
             answer, groups = await self._serving.carry_out(session, call.number, call.verb, arguments, blobs)
@@ -282,7 +284,8 @@ class Server:
             pending.task.cancel()
         else:
             session.received(number)
-            self._do(self._serving.cancelled(session, number))
+            if session.holds(number):
+                self._do(self._serving.cancelled(session, number))
 
     def _post(self, session: Session) -> None:
         """Send what a client is to get, after others that are about to add to it have done so."""
@@ -296,7 +299,7 @@ class Server:
             return
         length = len(self.buffer)
         for session in unsent:
-            if session.has_mail:
+            if session.has_mail and session.unread_bytes < self._limits.max_pending_bytes:
                 self._port.send(session.mail(length, self._limits.max_message_bytes))
 
     def _refuse(self, identity: bytes, version: int) -> None:

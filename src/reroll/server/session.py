@@ -4,9 +4,11 @@ A call is carried out once, however often it arrives; its answer is kept until t
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+import zmq
 
 from reroll.buffer.reservations import Reservation
 from reroll.server.port import Part, part_of
@@ -17,6 +19,10 @@ _REMEMBERED: Final = 4096
 """Calls that are over, and known as such if they arrive once more."""
 _ANSWER_BYTES: Final = 512
 """What is kept for an answer that says nothing, roughly."""
+_SMALL: Final = 16 * 1024
+"""Messages of fewer bytes are not counted while they wait to be read; their number is limited."""
+_REFUSED: Final = 16_384
+"""Answers that wait to be sent beside those that are kept."""
 
 
 class Answered(NamedTuple):
@@ -54,6 +60,21 @@ class Session:
         self._over: OrderedDict[int, None] = OrderedDict()
         self._outbox: dict[int, Answered] = {}  # by call: who asks twice before it is sent gets it once
         self._lost: list[int] | None = None
+        self._leaving: deque[tuple[zmq.MessageTracker, int]] = (
+            deque()
+        )  # messages that wait to be read, and their bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much was sent that the client has not read, small messages aside. It gets no more above a limit."""
+        leaving = self._leaving
+        while leaving and leaving[0][0].done:
+            leaving.popleft()
+        return sum(num_bytes for _, num_bytes in leaving)
+
+    def holds(self, number: int) -> bool:
+        """Return whether a call got a lease or a reservation that the client still holds."""
+        return number in self.leases or number in self.reservations
 
     @property
     def name(self) -> str:
@@ -90,7 +111,8 @@ class Session:
 
     def refuse(self, answer: Answer) -> None:
         """Let an answer be sent to a call of which nothing is kept; one that comes once more is looked at anew."""
-        self._outbox[answer.number] = Answered(answer, ())
+        if len(self._outbox) < _REFUSED:  # a client that hears nothing asks again
+            self._outbox[answer.number] = Answered(answer, ())
 
     def received(self, number: int) -> None:
         """Learn that the client has an answer."""
@@ -127,4 +149,10 @@ class Session:
         blobs = [part_of(blob) for answered in outbox for blob in answered.blobs]
         answers = [answered.answer for answered in outbox]
         message = ToClient(length, answers, lost, None if lost is None else largest)
-        return [self.identity, *frames_of(message, blobs)]
+        first, *rest = frames_of(message, blobs)
+        num_bytes = len(first) + sum(map(len, rest))
+        if num_bytes < _SMALL:
+            return [self.identity, first, *rest]
+        frame = zmq.Frame(first, track=True, copy=False, copy_threshold=0)
+        self._leaving.append((frame.tracker, num_bytes))
+        return [self.identity, frame, *rest]

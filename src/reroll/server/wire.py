@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from reroll.errors import ProtocolMismatch
 from reroll.server.port import Part
+from reroll.store import Blob
 
 M = TypeVar("M")
 
@@ -24,7 +25,13 @@ MAGIC: Final = b"reroll"
 HEAD: Final = MAGIC + bytes([VERSION])
 REFUSED: Final = b"refused"
 
+MAX_ENTRIES: Final = 16_384
+"""Numbers in each list of a message to the server."""
+MAX_CALLS: Final = 4096
+"""Calls in a message: while the server takes them in, other clients wait."""
+
 _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
+_Numbers = Annotated[list[_Number], Meta(max_length=MAX_ENTRIES)]
 _Blobs = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
@@ -40,16 +47,16 @@ class Call(msgspec.Struct, array_like=True, frozen=True):
 class ToServer(msgspec.Struct, array_like=True, frozen=True):
     """What a client sends."""
 
-    calls: list[Call] = []
-    cancelled: list[_Number] = []
+    calls: Annotated[list[Call], Meta(max_length=MAX_CALLS)] = []
+    cancelled: _Numbers = []
     """Calls whose caller is gone; a lease or a reservation that such a call got is given back."""
-    received: list[_Number] = []
+    received: _Numbers = []
     """Calls whose answers arrived, and need not be kept."""
-    waiting: list[_Number] | None = None
+    waiting: _Numbers | None = None
     """A heartbeat that asks for an answer: the calls that were sent before, and have no answer yet."""
     is_goodbye: bool = False
     """Whether the client goes, and wants nothing any more."""
-    session: bytes | None = None
+    session: Annotated[bytes, Meta(max_length=255)] | None = None
     """A heartbeat for another connection, that of this session; nothing else of the message counts."""
 
 
@@ -122,12 +129,12 @@ def refusal(text: str) -> list[bytes]:
     return [HEAD + REFUSED + text.encode()]
 
 
-def version_of(first: bytes) -> int | None:
+def version_of(first: Blob) -> int | None:
     """Return which version a first frame names, None if it is not ours at all."""
-    return first[len(MAGIC)] if len(first) >= len(HEAD) and first.startswith(MAGIC) else None
+    return first[len(MAGIC)] if len(first) >= len(HEAD) and first[: len(MAGIC)] == MAGIC else None
 
 
-def read_to_server(first: bytes, blobs: int) -> ToServer:
+def read_to_server(first: Blob, blobs: int) -> ToServer:
     """Return what a client sent, in a first frame of our version. Raises Malformed."""
     message = _read(_read_to_server, first)
     _check_count(message.calls, blobs)
@@ -149,7 +156,7 @@ def read_to_client(frames: Sequence[Any]) -> ToClient:
     return message
 
 
-def _read(read: Callable[[memoryview], M], first: bytes) -> M:
+def _read(read: Callable[[memoryview], M], first: Blob) -> M:
     try:
         return read(memoryview(first)[len(HEAD) :])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
