@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from reroll.errors import InvalidArgument, WaitTimeout, shown
 from reroll.rollout.foreign import read_number
@@ -359,6 +359,21 @@ class _LoopSignal:
         for woken in self._waiting:
             if not woken.done() and not woken.get_loop().is_closed():
                 woken.set_result(None)
+
+
+class Once(Generic[T]):
+    """Work that is done once: every caller returns when it has ended, also a cancelled one."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Future[T] | None = None
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Start the work, or wait for the one that was started."""
+        import asyncio  # noqa: PLC0415
+
+        if self._running is None:
+            self._running = asyncio.ensure_future(work())
+        return await _ended(self._running)
 
 
 async def _ended(running: "asyncio.Future[T]", stop: Callable[[], None] | None = None) -> T:

@@ -135,6 +135,20 @@ class HandOuts(Expiring):
             self._forget(engine.trim_rejected(task))
         self.forget_again(handed)
 
+    def keep_room(self, handed: Handed) -> int:
+        """Keep the room of consumed groups until `free_room`, in case that they come back; return their bytes."""
+        task = handed.task
+        task.unsettled += len(handed.consumed)
+        stays = task.settings.remover is None  # else others are evicted for groups that come back
+        held = int(self.engine.columns.num_bytes[handed.consumed].sum()) if stays else 0
+        task.num_bytes += held
+        return held
+
+    def free_room(self, handed: Handed, num_bytes: int) -> None:
+        """Give the room of consumed groups free: they are gone, or about to come back."""
+        handed.task.unsettled -= len(handed.consumed)
+        handed.task.num_bytes -= num_bytes
+
     def can_take_back(self, handed: Handed) -> bool:
         """Return whether a hand-out can still be undone: its step was not committed, let go or rewound meanwhile."""
         return handed.number is None or handed.number in handed.task.log

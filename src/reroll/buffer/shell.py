@@ -28,7 +28,7 @@ from reroll.engine.state import keep_limits, restore, write_off
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
 from reroll.store import Store
-from reroll.waiting import Waits
+from reroll.waiting import Signal, Waits
 
 _log = logging.getLogger("reroll")
 
@@ -63,6 +63,7 @@ class Shell:
         self._waits = waits
         self._clock = clock
         self._closed = False
+        self._closing: Signal | None = None  # while the store is being closed, and after that
         self._is_resuming = False
         self._is_saving = False
         self._put_ids = PutIds(put_id_history)
@@ -193,13 +194,16 @@ class Shell:
         if self._disk is None:
             return [self._groups.hand_over(given) for given in handed]
         groups = [group for given in handed for group in given.groups]
+        room = list(map(self._groups.keep_room, handed))
         try:
             damaged = await self._disk.secure(groups)
         except BaseException:
+            self._free_room(handed, room)
             undo()
             self._changed()
             self._disk.write_soon()  # what is undone may be on disk already
             raise
+        self._free_room(handed, room)
         if damaged and all(map(self._groups.can_take_back, handed)):
             self._disk.release(groups)
             undo()
@@ -217,8 +221,14 @@ class Shell:
         for given in handed:
             self._groups.let_go(given)
             self._disk.settle(given.groups)
+        if any(len(given.consumed) for given in handed):
+            self._waits.wake()  # puts that waited for their room
         self._waits.flush()
         return shown
+
+    def _free_room(self, handed: Sequence[Handed], room: Sequence[int]) -> None:
+        for given, num_bytes in zip(handed, room, strict=True):
+            self._groups.free_room(given, num_bytes)
 
     def __len__(self) -> int:
         """Return how many groups are resident, whatever their status."""
@@ -235,14 +245,23 @@ class Shell:
         await self.close()
 
     async def close(self) -> None:
-        """Close the buffer: leases come back, and every waiting or later call raises Closed."""
+        """Close the buffer: leases come back, and every waiting or later call raises Closed.
+
+        A second call returns when the first has ended; so does a cancelled one.
+        """
         if self._closed:
+            if self._closing is not None:
+                await self._closing.wait()
             return
         self._leases.end_all()
         self._closed = True
         self._waits.wake()
         if self._disk is not None:
-            await self._disk.close()
+            self._closing = self._waits.signal()
+            try:
+                await self._waits.to_the_end(self._disk.close())
+            finally:
+                self._closing.set()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -131,6 +131,9 @@ class Task:
         self.ledger = Ledger()
         self.step: int | None = None
         self.num_bytes = 0
+        self.unsettled = (
+            0  # COMPLETED groups that were consumed, and come back if that cannot be written down
+        )
         self.leased = 0  # COMPLETED groups that are out of their pool with a lease
         self.rolling = 0  # groups that producers took, or hold under a lease, to roll them again
         self.reserved = 0  # groups that producers started under a reservation
@@ -186,14 +189,14 @@ class Task:
 
     def can_insert(self, k: int = 1) -> bool:
         """Return whether k COMPLETED groups may be inserted now: the limiter allows it, and there is room."""
-        return self.settings.limiter.can_insert(self.counters, k) and self.has_room(k)
+        return self.settings.limiter.can_insert(self.counters, k + self.unsettled) and self.has_room(k)
 
     def has_room(self, k: int) -> bool:
         """Return whether k more fit; where a remover makes room, always."""
         capacity = self.settings.capacity
         if capacity is None or self.settings.remover is not None:
             return True
-        return len(self.completed) + self.leased + k <= capacity
+        return len(self.completed) + self.leased + self.unsettled + k <= capacity
 
     def may_start(self) -> int:
         """Return how many groups producers may start now, so that all can be trained in time."""

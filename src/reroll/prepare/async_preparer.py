@@ -25,7 +25,7 @@ from reroll.prepare.sources import pump
 from reroll.prepare.step import Prepared, StepData, prepare_step
 from reroll.prepare.steps import Steps
 from reroll.prepare.taking import Taking
-from reroll.waiting import LoopWaits, deadline_of
+from reroll.waiting import LoopWaits, Once, deadline_of
 
 
 class AsyncPreparer:
@@ -81,6 +81,7 @@ class AsyncPreparer:
         self._puts: set[asyncio.Task[int]] = set()  # which may wait for room
         self._error: BaseException | None = None  # of the preparing loop: nothing is prepared any more
         self._is_closed = False
+        self._stopping: Once[list[GenerationResult]] = Once()
 
     # --- its life
 
@@ -103,10 +104,12 @@ class AsyncPreparer:
     async def shutdown(self) -> list[GenerationResult]:
         """Stop both loops; whoever waits gets Closed. Steps that are not done give their groups back.
 
-        Returns the results that were taken from the source and are not in the buffer. A buffer of its own is closed.
+        Returns the results that were taken from the source and are not in the buffer. A buffer of its own is closed. A second
+        call returns when the first has ended.
         """
-        if self._is_closed:
-            return self._left_over
+        return await self._stopping.run(self._stop)
+
+    async def _stop(self) -> list[GenerationResult]:
         self._is_closed = True
         self._waits.wake()
         running = (*self._tasks, *self._puts)

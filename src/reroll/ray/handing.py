@@ -192,10 +192,21 @@ class HandOut:
         """
         sizes = checked_sizes(arguments["task_batch_sizes"])
         asked, who = {**arguments, "wait": False, "timeout": None}, this_holder()
-        answers = await asyncio.gather(
-            *(line.call("draw", asked, timeout=timeout, holder=who) for line in self._lines),
-            return_exceptions=True,
-        )
+        calls = [
+            asyncio.ensure_future(line.call("draw", asked, timeout=timeout, holder=who))
+            for line in self._lines
+        ]
+        try:
+            await asyncio.wait(calls)
+        except BaseException:  # a call under way takes back what it drew; one that has ended has to be told
+            ended = [call.done() and not call.cancelled() and call.exception() is None for call in calls]
+            self._put_back(
+                [call.result().lease if has else None for call, has in zip(calls, ended, strict=True)]
+            )
+            for call in calls:
+                call.cancel()
+            raise
+        answers = [call.exception() or call.result() for call in calls]
         leases = [None if isinstance(answer, BaseException) else answer.lease for answer in answers]
         try:
             for answer in answers:

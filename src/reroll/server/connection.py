@@ -39,6 +39,7 @@ from reroll.server.wire import (
     read_to_client,
 )
 from reroll.store import Blob
+from reroll.waiting import Once
 
 _ADDRESS: Final = re.compile(r"tcp://[^\s/*]+:\d{1,5}|ipc://.+")
 _MESSAGE_BYTES: Final = 1 << 20
@@ -100,6 +101,7 @@ class Connection:
         self._received: list[int] = []
         self._told: set[asyncio.Future[Any]] = set()
         self._is_scheduled = False
+        self._closing: Once[None] = Once()
         self.is_closed = False
         """Whether it takes no calls any more."""
         self._loop = asyncio.get_running_loop()
@@ -138,7 +140,13 @@ class Connection:
             answer.exception()  # nobody asks for it
 
     async def close(self) -> None:
-        """Close the connection; whoever waits gets Closed, and the server gets back what this client held."""
+        """Close the connection; whoever waits gets Closed, and the server gets back what this client held.
+
+        A second call returns when the first has ended.
+        """
+        await self._closing.run(self._close)
+
+    async def _close(self) -> None:
         self.is_closed = True
         if self._told:
             await asyncio.wait(self._told, timeout=_FAREWELL_S)

@@ -37,6 +37,7 @@ from reroll.server.wire import (
     version_of,
 )
 from reroll.store import Blob
+from reroll.waiting import Once
 
 log: Final = logging.getLogger("reroll.server")
 _UNREAD: Final = 1024
@@ -106,6 +107,7 @@ class Server:
         self._port: Port | None = None
         self._gate: Gate | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._stopping: Once[None] = Once()
         self._chores: set[asyncio.Task[None]] = set()
         self._told: dict[str, float] = {}
         self.address = bind
@@ -157,9 +159,12 @@ class Server:
         return self
 
     async def stop(self) -> None:
-        """Stop: whoever waits gets Closed, leases come back, the store is closed."""
-        if self._port is None:
-            return
+        """Stop: whoever waits gets Closed, leases come back, the store is closed. A second call waits for the first."""
+        if self._port is not None:
+            await self._stopping.run(self._stop)
+
+    async def _stop(self) -> None:
+        assert self._port is not None  # noqa: S101  (it was started)
         for service in self._services.values():
             await service.stop()
         await self.buffer.close()

@@ -5,6 +5,7 @@ are coroutines: run them with pytest-asyncio in auto mode.
 """
 
 from reroll.testing.buffer.bounds import BoundSuite, LeaseBoundSuite
+from reroll.testing.buffer.cancelling import CancellationSuite
 from reroll.testing.buffer.drops import DropSuite
 from reroll.testing.buffer.hand_out import HandOutSuite
 from reroll.testing.buffer.limits import LimitSuite
@@ -26,5 +27,5 @@ class VerbSuite(
     """One call at a time. Subclass as `class TestMine(VerbSuite)` with `make`; pytest runs the rest."""
 
 
-class BufferSuite(VerbSuite, LeaseBoundSuite, WaitingSuite):
+class BufferSuite(VerbSuite, LeaseBoundSuite, WaitingSuite, CancellationSuite):
     """Calls that overlap, besides: waiting, order, cancellation."""
