@@ -213,8 +213,10 @@ class HandOut:
                 if isinstance(answer, BaseException):
                     raise answer  # noqa: TRY301  (what others have drawn is given back)
             drawn: list[Draw] = [answer for answer in answers if isinstance(answer, Draw)]
-            if self._is_completed(arguments) and await self._agree(sizes, timeout=timeout):
-                await self._undraw(leases, timeout)
+            if self._is_completed(arguments) and (lagging := self._lagging(sizes)):
+                await self._undraw(leases, timeout)  # first: a group that is lent would count as trained
+                for task, step, behind in lagging:
+                    await self._learn(behind, task, step, timeout=timeout)
                 return None
             kept: list[list[int]] = [[] for _ in drawn]
             for task, wanted in sizes.items():
@@ -242,15 +244,25 @@ class HandOut:
         await self._each("claim", none, timeout=timeout)
         await self._each("nack", [{"lease": lease} for lease in leases], timeout=timeout)
 
-    async def _agree(self, tasks: Iterable[str], **limit: Any) -> bool:
-        """Teach shards that lag behind the training step of a bounded task; return whether one did. All have just replied."""
-        lagged = False
+    def _lagging(self, tasks: Iterable[str]) -> list[tuple[str, int, list[Line]]]:
+        """Return bounded tasks whose training step some shards do not know, with that step and those shards.
+
+        All shards have just replied.
+        """
+        found = []
         for task in tasks:
             newest = max(line.steps.get(task, -1) for line in self._lines)
             behind = [line for line in self._lines if line.steps.get(task, -1) < newest]
             if behind and self._config.for_task(task).max_staleness is not None:
-                await self._learn(behind, task, newest, **limit)
-                lagged |= all(line.steps.get(task, -1) >= newest for line in behind)
+                found.append((task, newest, behind))
+        return found
+
+    async def _agree(self, tasks: Iterable[str], **limit: Any) -> bool:
+        """Teach shards that lag behind the training step of a bounded task; return whether one did."""
+        lagged = False
+        for task, newest, behind in self._lagging(tasks):
+            await self._learn(behind, task, newest, **limit)
+            lagged |= all(line.steps.get(task, -1) >= newest for line in behind)
         return lagged
 
     async def _learn(self, lines: Iterable[Line], task: str, step: Any, **limit: Any) -> None:
