@@ -112,6 +112,7 @@ def test_group_status(statuses, expected):
         *[(reason, "failed") for reason in ("error", None, "whatever")],
     ],
 )
+@pytest.mark.filterwarnings("ignore:finish_reason")
 def test_status_from_finish_reason(reason, status):
     assert update_status_from_finish_reason(reason) is Status(status)
 
