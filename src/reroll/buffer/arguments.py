@@ -22,6 +22,7 @@ Where = Mapping[str, Any] | Query
 
 _BOUND: Final = 1 << 62
 _LONGEST_NAME: Final = 1_000
+_LARGEST_TAG: Final = 1 << 1_000  # those much longer cannot be printed, and so not be written
 _LISTED: Final = 20
 """Names in a message."""
 
@@ -100,14 +101,16 @@ def checked_tags(tags: object) -> dict[str, Scalar] | None:
 def _tag_name(name: object) -> str:
     if not isinstance(name, str):
         raise InvalidArgument(f"tags: a name must be a text, not {shown(name)}")
-    return checked_text("tags: a name", name)
+    return str.__str__(name)
 
 
 def _tag_value(name: str, value: object) -> Scalar:
     if value is None or isinstance(value, bool | np.bool_):
         return value if value is None else bool(value)
     if isinstance(value, str):
-        return checked_text(f"tags: {shown(name)}", value)
+        return str.__str__(value)
+    if isinstance(value, int) and abs(value) < _LARGEST_TAG:
+        return int(value)
     if hasattr(value, "__index__"):
         return read_integer(f"tags: {shown(name)}", value)
     number = read_number(value)
