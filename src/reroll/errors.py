@@ -5,7 +5,7 @@ RerollError
 ├── WaitTimeout      (TimeoutError)    a wait ended by its timeout; the call stored and handed out nothing
 ├── UnknownUid       (KeyError)        no group has this uid (any more)
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
-├── Superseded       (RuntimeError)    a group that another producer was given after a restart
+├── Superseded       (RuntimeError)    a group that another producer has put since
 ├── Closed           (RuntimeError)    the table, buffer or preparer was shut down
 ├── Unreachable      (ConnectionError)  the server did not answer for too long
 ├── ProtocolMismatch (ConnectionError)  the other side speaks another version, or is no reroll server
@@ -75,9 +75,10 @@ class LeaseExpired(RerollError, TimeoutError):  # noqa: N818
 
 
 class Superseded(RerollError, RuntimeError):  # noqa: N818
-    """Another producer was given this group after a restart: this result was not stored.
+    """Another producer has put this group since it was taken: this result was not stored.
 
-    Go on with the next group. To keep the result as a group of its own, set `group_uid` to None and put it without `uid`.
+    Go on with the next group. To keep the result as a group of its own, set `group_uid` to None, remove "_reroll" from
+    `extra_fields`, and put it without `uid`.
     """
 
 

@@ -210,6 +210,23 @@ async def test_groups_that_stay_out_too_long_are_given_up():
     assert (await buffer.ledger())["t"]["deleted"].groups == 1
 
 
+@pytest.mark.parametrize("expire", ["group", "member"])
+async def test_members_of_groups_that_are_dropped_as_too_stale_are_expired_and_empty(expire):
+    buffer = fifo(expire=expire)
+    terminal = {"stale_threshold": 3, "current_train_step": 9, "expired_groups_retryable": False}
+    at_put, arrived, refreshed = ([rollout(versions=v) for v in (1, 8)] for _ in range(3))
+    arrived[0].status = EXPIRED
+    assert await buffer.put(at_put, "t", **terminal) is None
+    assert await buffer.put(arrived, "t", expired_groups_retryable=False) is None
+    await buffer.put(refreshed, "u")
+    expired = await buffer.refresh_staleness(
+        task_stale_thresholds={"u": 3}, current_train_step=9, expired_groups_retryable_by_task={"u": False}
+    )
+    assert expired == {"u": 1}
+    for member in (*at_put, *arrived, *refreshed):
+        assert (member.status, member.prompt_ids, len(member.response_ids)) == (EXPIRED, None, 0)
+
+
 async def test_members_that_failed_and_were_dropped_stay_as_they_are():
     buffer = fifo(on_failed="drop_member")
     bad = rollout(status="failed")

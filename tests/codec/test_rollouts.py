@@ -48,7 +48,9 @@ def test_any_dict_rollout(group):
 
 
 def test_the_state_is_all_that_a_rollout_holds():
-    assert sorted(STATE_SLOTS) == sorted([*(f"_{name}" for name in CHECKED_FIELDS), *PLAIN_FIELDS])
+    assert sorted(STATE_SLOTS) == sorted(
+        [*(f"_{name}" for name in CHECKED_FIELDS), *PLAIN_FIELDS, "checkout"]
+    )
     rollout = a_rollout(extra_fields={"a": 1})
     assert exact(Rollout.from_state(rollout.state()), rollout)
 

@@ -2,14 +2,14 @@
 
 import asyncio
 
-import msgspec
 import pytest
 
 from durable.stores import cancelled, copy_of, crashed, fifo, stalled, while_writing
 from replay.buffers import TASK, group
 from reroll import InvalidArgument, ReplayBufferConfig, Superseded
 from reroll.engine.ledger import closes
-from reroll.store import Change
+from reroll.testing.buffer.rolled_again import own
+from reroll.testing.buffer.rolled_again import rolled as again
 
 
 async def handed_out_twice(store, **options):
@@ -30,10 +30,10 @@ def rolled(rollouts, tokens=4, status="completed"):
     return rollouts
 
 
-async def check(buffer, *, refused, completed=1):
+async def check(buffer, *, refused, completed=1, put=1):
     books, stats = (await buffer.ledger())[TASK], (await buffer.stats()).tasks[TASK]
     assert closes(books)
-    assert (books["put"].groups, await buffer.count(TASK, "completed")) == (1, completed)
+    assert (books["put"].groups, await buffer.count(TASK, "completed")) == (put, completed)
     assert stats.superseded == refused
 
 
@@ -69,29 +69,15 @@ async def test_it_is_refused_also_by_uid_and_after_the_next_crash(tmp_path):
         await each.close()
 
 
-async def test_it_is_written_once_and_not_with_every_change(tmp_path):
-    buffer, first, second = await handed_out_twice(tmp_path / "store")
-    await buffer.put(rolled(second), TASK)
-    store = buffer._disk.store
-    assert [uid for uid, _ in store.facts("superseded")] == [1]
-    state = msgspec.msgpack.decode(store.state)
-    assert "superseded" not in state
-    # As it was written at first: all of it with each change.
-    state["superseded"] = [[1, 1]]
-    done = asyncio.get_running_loop().create_future()
-    store.write(
-        Change(facts=[("superseded", 1, None)], state=msgspec.msgpack.encode(state)),
-        lambda error: done.get_loop().call_soon_threadsafe(done.set_result, error),
-    )
-    assert await done is None
-    reopened = [buffer]
-    for _ in range(2):
-        reopened.append(crashed(reopened[-1]))
-        with pytest.raises(Superseded):
-            await reopened[-1].put(rolled(first), TASK)
-        await reopened[-1].put(group(), TASK)
-    assert [uid for uid, _ in reopened[-1]._disk.store.facts("superseded")] == [1]
-    for each in reopened:
+async def test_a_group_that_was_given_up_is_new_also_after_a_crash(tmp_path):
+    buffer = fifo(tmp_path / "store")
+    await buffer.put(group(status="aborted"), TASK)
+    (taken,) = await buffer.get(1, TASK, "aborted")
+    await buffer.forget([1])
+    reopened = crashed(buffer)
+    assert await reopened.put(rolled(taken), TASK) == 2
+    await check(reopened, refused=0, put=2)
+    for each in (buffer, reopened):
         await each.close()
 
 
@@ -132,24 +118,43 @@ async def test_one_of_two_that_wait_for_room_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("acks", [True, False])
-async def test_a_put_while_the_group_is_lent_to_another(tmp_path, acks):
+async def test_the_first_put_wins_also_while_the_group_is_leased_to_another(tmp_path, acks):
     buffer = fifo(tmp_path / "store")
     await buffer.put(group(status="aborted"), TASK)
     (first,) = await buffer.get(1, TASK, "aborted")
     reopened = crashed(buffer)
     lent = await reopened.lease({TASK: 1}, group_status="aborted")
-    for _ in range(2):
-        with pytest.raises(Superseded):
-            await reopened.put(rolled(first), TASK, put_id="first")
-    if acks:
-        await lent.ack()
-        assert await reopened.put(rolled(lent.groups[TASK][0]), TASK) == 1
-        with pytest.raises(Superseded):
-            await reopened.put(first, TASK, put_id="first")
+    (second,) = lent.groups[TASK]
+    assert await reopened.put(rolled(first, tokens=5), TASK, put_id="first") == 1
+    await (lent.ack() if acks else lent.nack())
+    with pytest.raises(Superseded):
+        await reopened.put(rolled(second), TASK, put_id="second")
+    assert await reopened.put(rolled(first), TASK, put_id="first") == 1  # repeated
+    await check(reopened, refused=1)
+    for each in (buffer, reopened):
+        await each.close()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: group(status="aborted", version=1), own], ids=["Rollout", "own class"]
+)
+@pytest.mark.parametrize("end", ["close", "kill", "ttl"])
+async def test_the_holder_of_a_lease_may_put_its_group_however_the_lease_ended(tmp_path, make, end):
+    buffer = fifo(tmp_path / "store")
+    await buffer.put(make(), TASK)
+    batch = await buffer.lease({TASK: 1}, group_status="aborted")
+    held = again(batch.groups[TASK][0])
+    if end == "ttl":
+        await buffer.end_lease(batch.id)
+        reopened = buffer
+    elif end == "kill":
+        reopened = crashed(buffer)
     else:
-        await lent.nack()
-        assert await reopened.put(first, TASK, put_id="first") == 1, "it is nobody else's again"
-    await check(reopened, refused=3 if acks else 2)
+        await buffer.close()
+        reopened = fifo(tmp_path / "store")
+    assert await reopened.count(TASK, "aborted") == 1
+    assert await reopened.put(held, TASK) == 1
+    await check(reopened, refused=0)
     for each in (buffer, reopened):
         await each.close()
 

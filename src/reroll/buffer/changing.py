@@ -45,8 +45,8 @@ class Changing(Slicing):
     ) -> dict[str, int]:
         """Tell the step that is prepared next, and expire what is too stale for it; return how many newly did, by task.
 
-        Expired groups are kept to be rolled again, or dropped where `expired_groups_retryable_by_task` says False. A
-        group without versions has staleness 0 from now on. Costs what expires, whatever is there. Raises
+        Expired groups are kept to be rolled again, or dropped where `expired_groups_retryable_by_task` says False, also
+        those that expired before. A group without versions has staleness 0 from now on. Costs what expires, whatever is there. Raises
         InvalidArgument, and changes nothing, for a threshold below 1.
         """
         self._check_open()
@@ -69,9 +69,7 @@ class Changing(Slicing):
         for name, task in tasks.items():
             asked = Thresholds(thresholds.get(name), by_token.get(name), retryable.get(name, True))
             expired[name] = self._groups.learn_step(task, step, retryable=asked.retryable)
-            expired[name] += self._groups.refresh(
-                task, self._groups.expirable(name) if chosen is None else chosen, asked
-            )
+            expired[name] += self._groups.refresh(task, chosen, asked)
         self._waits.wake()
         await self._written()
         return expired

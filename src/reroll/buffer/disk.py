@@ -23,14 +23,13 @@ from reroll.buffer.leases import Leases
 from reroll.buffer.packed import Packed
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import (
-    SUPERSEDED,
+    GIVEN_UP,
     check_row,
     read_rollouts,
     write_group_id,
     write_put_id,
     write_rows,
     write_small,
-    write_superseded,
     write_use,
 )
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
@@ -325,7 +324,7 @@ class Disk:
         self._put_ids.written()
         out = self._groups.out
         for uid in sorted(out.changed or ()):
-            yield SUPERSEDED, uid, write_superseded(out.superseded.get(uid))
+            yield GIVEN_UP, uid, b"" if uid in out.given_up else None
         out.changed = set()
         for name, task in self._groups.engine.tasks.items():
             for number, used in task.log.new.items():
@@ -352,7 +351,7 @@ class Disk:
         # All of this is written with the state, in one commit: until then, the store is as it was before.
         self._leases.changed = set(self._leases.records())
         self._put_ids.added = dict(self._put_ids.items())
-        groups.out.changed = set(groups.out.superseded)
+        groups.out.changed = set(groups.out.given_up)
         for task in groups.engine.tasks.values():
             task.log.new = task.log.records()
         columns.dirty = set(columns.alive().tolist())

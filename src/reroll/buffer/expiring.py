@@ -12,7 +12,7 @@ from reroll.engine.columns import LEASED, NO_VERSION, RESIDENT, BoolArray, IntAr
 from reroll.engine.engine import Engine
 from reroll.engine.task import COMPLETED, EXPIRED, STATUS_CODE, Task
 from reroll.errors import CorruptData
-from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness
+from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness, write_status
 
 
 class Thresholds(NamedTuple):
@@ -68,11 +68,15 @@ class Expiring(Payloads):
         both = (COMPLETED, STATUS_CODE[Status.ABORTED])
         return (*both, EXPIRED) if self.rules_of(task_name).expire == "member" else both
 
-    def refresh(self, task: Task, statuses: Iterable[int], thresholds: Thresholds) -> int:
-        """Expire what is too stale as of the task's step; return how many groups newly did. O(what expires)."""
+    def refresh(self, task: Task, statuses: Iterable[int] | None, thresholds: Thresholds) -> int:
+        """Expire what is too stale as of the task's step; return how many groups newly did. O(what expires).
+
+        Groups that expired before are dropped, if they are not to be rolled again.
+        """
         self._thresholds[task.name] = thresholds
         self._refreshes[task.name] = self._refreshes.get(task.name, 0) + 1
-        wanted = list(statuses)
+        wanted = list(self.expirable(task.name) if statuses is None else statuses)
+        drops = not thresholds.retryable and (statuses is None or EXPIRED in wanted)
         for status in wanted:
             if status != EXPIRED:  # emptied rollouts keep the staleness they expired with
                 self.engine.forget_told_staleness(task, status)
@@ -85,6 +89,8 @@ class Expiring(Payloads):
             )
             count += len(slots) if status != EXPIRED else 0
             self._expire(task, status, slots, thresholds)
+        if drops and len(task.pools[EXPIRED]):
+            self._drop_expired(task, EXPIRED, task.pools[EXPIRED].sampler.slots())
         return count
 
     def edition(self, uid: int) -> tuple[int, int, int]:
@@ -113,7 +119,9 @@ class Expiring(Payloads):
             drops = rule is not None and not rule.retryable  # then the refresh decides before the bound
             if status == COMPLETED and not drops:
                 self._recheck_bound(task, part)
-            if rule is not None and status in (COMPLETED, *self.expirable(task.name)):
+            if status == EXPIRED and drops:
+                self._drop_expired(task, status, part)
+            elif rule is not None and status in (COMPLETED, *self.expirable(task.name)):
                 stale = self.engine.stale(task, status, rule.stale_threshold, rule.token_stale_threshold)
                 self._expire(task, status, part[np.isin(part, stale)], rule)
             if status == COMPLETED and drops:
@@ -222,10 +230,12 @@ class Expiring(Payloads):
         columns = self.engine.columns
         # A trainer may still work on what it was given.
         unseen = slots[(columns.trained[slots] == 0) & (columns.pending[slots] == 0)]
+        self._give_up(slots)
         self.engine.drop(task, status, slots)
         for slot in unseen.tolist():
             group = self._group(slot)
             self._before_change(group)
             for item in group.items if group.packed is None else ():
+                write_status(item, Status.EXPIRED)
                 release(item)
         self._forget(slots)

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from reroll.codec import decode
 from reroll.rollout import GroupSummary, Rollout, Status, expire, read_status, stamp, write_status
+from reroll.rollout.checkout import unmark
 from reroll.rollout.foreign import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.measure import Measure
 from reroll.rollout.staleness import write_same_staleness, write_staleness
@@ -252,12 +253,13 @@ def count_prompts(rollouts: Iterable[Any]) -> int:
 
 
 def tell_uid(rollouts: Iterable[Any], uid: int) -> None:
-    """Let rollouts know which group they are of, where they have a field for it."""
+    """Let rollouts know which group they are of, where they have a field for it; they are checked out no more."""
     for rollout in rollouts:
         if type(rollout) is Rollout:
-            rollout.group_uid = uid
+            rollout.group_uid, rollout.checkout = uid, None
         else:
             write_if_present(rollout, "group_uid", uid)
+            unmark(rollout)
 
 
 _NOTHING = Applied()

@@ -14,20 +14,31 @@ from reroll.buffer.group import Group, tell_uid
 from reroll.buffer.hand_outs import HandOuts
 from reroll.buffer.packed import Packed
 from reroll.buffer.patch import Patch, Undo, patch_members, undo_patch
-from reroll.buffer.put import Decision, Put, look, row_of
+from reroll.buffer.put import Decision, GroupRules, Put, look, row_of
 from reroll.buffer.signals import priority_of
-from reroll.engine.columns import OUT, RESIDENT, IntArray
-from reroll.engine.lending import Settled, Steps, use
+from reroll.codec import decode
+from reroll.engine.columns import LEASED, OUT, RESIDENT, IntArray
+from reroll.engine.engine import Engine
+from reroll.engine.lending import Settled, Steps, acknowledge, use
 from reroll.engine.priorities import checked_priority
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
-from reroll.errors import InvalidArgument, Superseded
+from reroll.errors import CorruptData, InvalidArgument, Superseded
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
+from reroll.rollout.checkout import Checkout, Print, extends, has_place, print_of, read_checkouts
 from reroll.rollout.foreign import MOST_TOKENS
+from reroll.rollout.group import find_group_id
 
 
 class Groups(HandOuts):
     """What the verbs of a buffer do to its groups."""
+
+    def __init__(
+        self, engine: Engine, rules_of: Callable[[str], GroupRules], out_ttl_s: float | None
+    ) -> None:
+        super().__init__(engine, rules_of, out_ttl_s)
+        # Groups that came back from their producers when the buffer was opened, by task, group_id and size.
+        self._home: dict[tuple[int, str, int], list[int]] = {}
 
     def plan_put(
         self,
@@ -56,9 +67,9 @@ class Groups(HandOuts):
         else:
             weight = None if isinstance(members, Packed) else priority_of(members, rules.signal)
         named = checked_tags(tags)
-        continues = self.out.recognise(items, uid)
+        continues, checkout = self._recognise(items, task_name, uid)
         attempt, trained = 1, False
-        if continues is not None and self.out.is_awaited(continues):
+        if continues is not None and self._waits(continues, checkout):
             slot = self._slot_of[continues]
             self._check_task(slot, task_name)
             attempt = int(self.engine.columns.attempts[slot]) + 1
@@ -74,6 +85,7 @@ class Groups(HandOuts):
             token_stale_threshold=token_stale_threshold,
             retryable=expired_groups_retryable,
             continues=continues,
+            checkout=checkout,
             attempt=attempt,
             trained=trained,
             priority=weight,
@@ -83,30 +95,44 @@ class Groups(HandOuts):
             self.engine.check_size(summary.num_bytes)
         return put
 
+    @property
+    def may_be_continued(self) -> bool:
+        """Whether any group waits to be rolled again, or is rolled again."""
+        return any(
+            task.rolling or any(len(task.pools[status]) for status in RETURNING)
+            for task in self.engine.tasks.values()
+        )
+
     def can_put(self, put: Put) -> bool:
         """Return whether a put may be carried out now: only COMPLETED groups ever wait."""
         completed = put.decide().status is Status.COMPLETED
         return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
 
     def check_turn(self, put: Put, *, has_waited: bool = False) -> None:
-        """Raise Superseded, and count it, if the group is another producer's now; InvalidArgument if it is not out.
+        """Raise Superseded, and count it, if another producer has put the group; InvalidArgument if it is not out.
 
-        One that was given up while its put waited is a new group.
+        The result for a group that was given up is a new group.
         """
-        uid = put.continues
-        if uid is None:
+        uid, checkout = put.continues, put.checkout
+        if uid is None or self._waits(uid, checkout):
             return
-        is_lent = uid in self.out.returned and not self._is_home(uid)
-        if is_lent or not has_waited or uid in self.out.superseded:
-            try:
-                self.out.check(uid, is_lent=is_lent)
-            except Superseded:
-                self.flow.superseded(put.task.name)
-                raise
+        if uid in self.out.given_up and (has_waited or checkout is not None):
+            return
+        slot = self.all_slots([uid])[0]
+        attempt = 0 if slot < 0 else int(self.engine.columns.attempts[slot])
+        if checkout is None and attempt < 2:
+            raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
+        self.flow.superseded(put.task.name)
+        state = f"is at attempt {attempt}" if attempt else "is gone"
+        raise Superseded(
+            f"group {uid} {state}, and this result continues an earlier one: another producer has put the group, and this "
+            "result is not stored. Go on with the next group; or set group_uid to None, remove '_reroll' from extra_fields, "
+            "and put it as a new one"
+        )
 
     def has_grown(self, put: Put) -> bool:
         """Return whether a put brings a group back that is out, and not as it was taken."""
-        if put.continues is None or not self._is_out(put.continues):
+        if put.continues is None or not self._waits(put.continues, put.checkout):
             return False
         columns, slot = self.engine.columns, self._slot_of[put.continues]
         taken = (int(columns.num_tokens[slot]), int(columns.status[slot]))
@@ -145,8 +171,19 @@ class Groups(HandOuts):
         self._forget(gone)
         columns = self.engine.columns
         back = np.setdiff1d(back, gone)
-        rolled = back[np.isin(columns.status[back], RETURNING)]
-        self.out.returned |= set(columns.uid[rolled].tolist())
+        self._home = {}
+        self.expect(columns.uid[back].tolist())
+        self.expect(self.out.returned)
+
+    def expect(self, uids: Iterable[int]) -> None:
+        """Know groups that came back from producers which may live: such a producer may still put its group."""
+        columns, returned = self.engine.columns, self.out.returned
+        for uid in [uid for uid in uids if self._is_home(uid)]:
+            slot = self._slot_of[uid]
+            returned.add(uid)
+            key = (int(columns.task[slot]), repr(columns.group_id.get(slot)), int(columns.num_rollouts[slot]))
+            known = [other for other in self._home.get(key, ()) if other in returned and other != uid]
+            self._home[key] = [*known, uid]
 
     def come_back(self, back: IntArray, gone: IntArray) -> None:
         """Follow a rewind: groups that were consumed are here again, others had to go for them."""
@@ -188,7 +225,10 @@ class Groups(HandOuts):
     def settle(self, settled: Settled) -> None:
         """Follow what became of rows whose lease ended."""
         for slot in settled.out.tolist():
-            self.out.add(self._group(slot))
+            group = self._group(slot)
+            self.out.add(group.uid)
+            if not self.out.knows_objects(group.uid) and group.is_here:
+                self.out.learn(group)
         for slot in settled.back.tolist():
             self.out.discard(self._group(slot).uid)
         self._forget(settled.gone)
@@ -204,6 +244,7 @@ class Groups(HandOuts):
 
     def delete(self, slots: IntArray) -> int:
         """Delete groups by slot, resident or out."""
+        self._give_up(slots)
         for slot in slots.tolist():
             self.out.discard(self._group(slot).uid)
         self.engine.delete(slots)
@@ -267,23 +308,113 @@ class Groups(HandOuts):
         """Return whether no patch of this step or a later one has reached a group."""
         return bool(self.engine.columns.patched_at[self._slot_of[uid]] < step)
 
-    def _is_out(self, uid: int) -> bool:
-        """Return whether a group is out; one that came back because its holder seemed dead goes out once more."""
-        if uid in self.out.returned and self._is_home(uid):
-            self.out.returned.discard(uid)
-            columns, slot = self.engine.columns, self._slot_of[uid]
-            task = list(self.engine.tasks.values())[columns.task[slot]]
-            self.engine.lift(task, int(columns.status[slot]), np.array([slot]), OUT)
+    def _waits(self, uid: int, checkout: Checkout | None) -> bool:
+        """Return whether a group waits to be put again: at the attempt of the checkout, if the put has one.
+
+        A group that came back from its producer waits in its pool for any checkout of its attempt.
+        """
+        columns, slot = self.engine.columns, self._slot_of.get(uid)
+        if slot is None or columns.status[slot] not in RETURNING:
+            return False
+        if checkout is None:
+            return bool(columns.place[slot] != RESIDENT) or uid in self.out.returned
+        is_newer = self.out.name.is_newer(int(columns.timestamp[slot]), checkout)
+        return not is_newer and int(columns.attempts[slot]) == checkout.attempt
+
+    def _check_out(self, uid: int) -> None:
+        """Let a group be out that waits to be put again: it was leased, or came back from its producer."""
+        columns, slot = self.engine.columns, self._slot_of[uid]
+        one, task = np.array([slot]), list(self.engine.tasks.values())[columns.task[slot]]
+        if columns.place[slot] == LEASED:
+            acknowledge(self.engine, one, {})
+        elif columns.place[slot] == RESIDENT:
+            self.engine.lift(task, int(columns.status[slot]), one, OUT)
             task.rolling += 1
-            self.out.add(self._group(slot))
-        return uid in self.out
+        self.out.returned.discard(uid)
+
+    def _recognise(
+        self, items: Sequence[Any] | Packed, task_name: str, uid: int | None
+    ) -> tuple[int | None, Checkout | None]:
+        """Return the group that rollouts continue, and the checkout that says so; None, None for a new group.
+
+        Raises InvalidArgument for rollouts of several groups, or of another buffer than the one that has this uid.
+        """
+        checkouts = items.checkouts if isinstance(items, Packed) else read_checkouts(items)
+        own = [checkout for checkout in checkouts if self.out.name.made(checkout)]
+        if uid is not None and checkouts and not own:
+            raise InvalidArgument(
+                f"uid={uid!r} is a group of this buffer, and the rollouts were taken from another one; put them without uid"
+            )
+        found = {known for known in self.out.by_object(items) if self._waits(known, None)}
+        found = found or {checkout.uid for checkout in own}
+        if uid is not None:
+            found.add(uid)
+        elif not found and not checkouts and (self.out.returned or self.engine.task(task_name).rolling):
+            found = self._unmarked(items, task_name)
+        if len(found) > 1:
+            raise InvalidArgument(
+                f"these rollouts may continue several groups that are out: {sorted(found)}; put each group by itself, and say "
+                "which one it continues with uid="
+            )
+        continues = found.pop() if found else None
+        # The oldest: no member may be of an earlier attempt.
+        mine = [checkout for checkout in own if checkout.uid == continues]
+        return continues, min(mine, key=lambda checkout: checkout.attempt, default=None)
+
+    def _unmarked(self, items: Sequence[Any] | Packed, task_name: str) -> set[int]:
+        """Return the groups that rollouts without a checkout may continue: by `group_uid`, else by what they hold."""
+        if isinstance(items, Packed):
+            carried: set[Any] = set(items.group_uids)
+        else:
+            carried = {getattr(item, "group_uid", None) for item in items}
+        named = {known for known in carried if type(known) is int and self._waits(known, None)}
+        if not named and (isinstance(items, Packed) or not self.out.has_unmarked):
+            return named
+        rollouts: Sequence[Any] = decode(items.blob) if isinstance(items, Packed) else items
+        if (found := print_of(rollouts)) is None:
+            return named
+        if named:
+            return {
+                uid for uid in named if (old := self._print_of(uid)) is None or old.prompts == found.prompts
+            }
+        known = self.printed(found.prompt, task_name, find_group_id(rollouts), len(rollouts))
+        return {uid for uid, old in known.items() if extends(old, rollouts)}
+
+    def printed(self, prompt: bytes, task_name: str, group_id: Any, size: int) -> dict[int, Print]:
+        """Return the groups of this prompt that wait to be put again and carry no checkout. O(found)."""
+        columns, task = self.engine.columns, self.engine.task(task_name).code
+        known = dict(self.out.by_print(prompt))
+        for uid in self._home.get((task, repr(group_id), size), ()):
+            if uid in self.out.returned and (old := self._print_of(uid, without_place=True)) is not None:
+                known[uid] = old
+        return {
+            uid: old
+            for uid, old in known.items()
+            if old.prompt == prompt and self._waits(uid, None) and columns.task[self._slot_of[uid]] == task
+        }
+
+    def is_waiting(self, uid: int) -> bool:
+        """Return whether a group is to be rolled again, wherever it is."""
+        slot = self._slot_of.get(uid)
+        return slot is not None and int(self.engine.columns.status[slot]) in RETURNING
+
+    def _print_of(self, uid: int, *, without_place: bool = False) -> Print | None:
+        """Return what a group is recognised by; None if that is not known, or if its rollouts carry checkouts."""
+        group = self._group(self._slot_of[uid])
+        was_here = group.is_here
+        try:
+            self.load([group])
+        except CorruptData:
+            return None
+        rollouts = group.items if group.packed is None else decode(group.packed)
+        found = None if without_place and any(map(has_place, rollouts)) else print_of(rollouts)
+        if not was_here and self.keeper is not None:
+            self.keeper.settle([group])
+        return found
 
     def _is_home(self, uid: int) -> bool:
         """Return whether a group is in its pool, to be rolled again."""
-        columns, slot = self.engine.columns, self._slot_of.get(uid)
-        return slot is not None and bool(
-            columns.place[slot] == RESIDENT and columns.status[slot] in RETURNING
-        )
+        return self.is_waiting(uid) and self.is_resident(uid)
 
     def _check_task(self, slot: int, task_name: str) -> None:
         own = list(self.engine.tasks)[self.engine.columns.task[slot]]
@@ -295,15 +426,14 @@ class Groups(HandOuts):
     def _enter(self, put: Put, decision: Decision) -> tuple[int, int, IntArray]:
         """Let the group be a row; return its uid, its slot, and who had to go: maybe the group itself."""
         columns = self.engine.columns
-        if put.continues is None or not self._is_out(
-            put.continues
-        ):  # given up while the put waited: then it is new
+        if put.continues is None or not self._waits(put.continues, put.checkout):  # given up: then it is new
             slot, gone = self.engine.insert(
                 put.task, put.row(decision), decision.code, admitted=True, group_id=put.summary.group_id
             )
             uid = self.engine.last_uid
         else:
             uid = put.continues
+            self._check_out(uid)
             self.out.discard(uid)
             slot, gone = self.engine.insert_again(self._slot_of[uid], put.row(decision), decision.code)
         if columns.uid[slot]:

@@ -15,6 +15,7 @@ from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_l
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, Task
 from reroll.engine.uses import used_of
 from reroll.errors import UncommittedWarning
+from reroll.rollout.checkout import Checkout
 from reroll.sample import sample_infos
 
 
@@ -34,8 +35,9 @@ class HandOuts(Expiring):
         if status == COMPLETED:
             handed.uses = columns.uses[slots].tolist()
         elif status in RETURNING:
+            handed.checkouts = self._checkouts(slots)
             for group in handed.groups:
-                self.out.add(group)
+                self.out.add(group.uid)
         self._count_retaken(handed, 1)
         handed.again = self._note(task, status, slots)
         self._forget(gone)
@@ -64,11 +66,23 @@ class HandOuts(Expiring):
         handed.again = self._note(task, status, drawn.slots)
         handed.infos = list(sample_infos(drawn.uid.tolist(), drawn, task.name))
         self._count_retaken(handed, 1)
+        if status in RETURNING:
+            handed.checkouts = self._checkouts(drawn.slots)
         return handed
 
     def _count_retaken(self, handed: Handed, sign: int) -> None:
         if handed.status == EXPIRED:
             self.flow.retaken(handed.task.name, sign * len(handed.groups))
+
+    def _checkouts(self, slots: IntArray) -> list[str]:
+        """Return the marks that rollouts of these rows are handed out with."""
+        columns, name = self.engine.columns, self.out.name.now
+        return [
+            Checkout(name, uid, attempt).text
+            for uid, attempt in zip(
+                columns.uid[slots].tolist(), columns.attempts[slots].tolist(), strict=True
+            )
+        ]
 
     def look(self, uids: Iterable[int]) -> list[Handed]:
         """Return groups without taking them, each by itself. Raises UnknownUid."""
@@ -125,7 +139,7 @@ class HandOuts(Expiring):
             mine = [s for s in slots.tolist() if self._is_out_since(s, attempts)]
             slots = np.array(mine, np.int64)
             for group in self.groups(slots):
-                self.out.take_back(group.uid)
+                self.out.discard(group.uid)
             task.rolling -= len(slots)
             engine.lower(task, status, slots, PLACES[OUT])
             self._count_retaken(handed, -1)

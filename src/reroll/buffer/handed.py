@@ -11,6 +11,7 @@ from reroll.buffer.packed import are_bytes_wanted, show
 from reroll.engine.columns import IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.engine.uses import Used
+from reroll.rollout.checkout import mark
 from reroll.rollout.staleness import write_staleness
 from reroll.sample import SampleInfo
 
@@ -40,6 +41,8 @@ class Handed:
     again: Mapping[int, set[int]] = field(default_factory=dict)
     """The leases that had ended, and which of their groups are somebody else's by this."""
     infos: Sequence[SampleInfo] = ()
+    checkouts: Sequence[str] = ()
+    """The marks of the groups, if they are handed out to be rolled again."""
     ahead: Sequence[int] = ()
     """Places of groups that were here at the last rewind: their versions may be of weights that were lost."""
 
@@ -51,6 +54,7 @@ class Handed:
         self.told = [self.told[place] for place in kept]
         self.uses = [self.uses[place] for place in kept] if len(self.uses) else ()
         self.infos = [self.infos[place] for place in kept] if len(self.infos) else ()
+        self.checkouts = [self.checkouts[place] for place in kept] if self.checkouts else ()
         self.ahead = [new for new, place in enumerate(kept) if place in self.ahead]
 
     def show(self) -> list[list[Any]]:
@@ -65,11 +69,14 @@ class Handed:
             is_final = group.stale_at is not None and self.status == COMPLETED
             packed = None
             if wants_bytes and place not in self.ahead:
-                packed = show(group, step, told, is_final=is_final)
+                checkout = self.checkouts[place] if self.checkouts else None
+                packed = show(group, step, told, is_final=is_final, checkout=checkout)
             if packed is not None:
                 shown.append(packed)
-            else:
-                shown.append(list(group.items) if is_final else hand(group, step, told))
+                continue
+            shown.append(list(group.items) if is_final else hand(group, step, told))
+            if self.checkouts:
+                mark(shown[-1], self.checkouts[place])
         for place in self.ahead if step is not None else ():
             group = self.groups[place]
             if any(

@@ -116,6 +116,7 @@ class Leases:
             self._groups.count_trained(slots)
             self._groups.settle(acknowledge(self._groups.engine, slots, _steps(held, step)))
             self._groups.consumed(mine)
+            self._groups.use(self._expired(held), held.status, _steps(held, step))
             return
         held = self._forget_ended(lease)
         if held is None:
@@ -175,6 +176,7 @@ class Leases:
         if held is not None:
             self._end(lease, held)
             self._give_back(held)
+            self._groups.expect(lent.uid for lent in held.lent)
 
     def end_all(self) -> None:
         """End all leases."""
@@ -208,6 +210,16 @@ class Leases:
         """Return where the groups of a lease are; one that was rolled again meanwhile is another one."""
         same = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         return self._groups.held_slots(same)
+
+    def _expired(self, held: Held) -> list[int]:
+        """Return the groups of a lease for training that expired since, and were trained: they are not rolled again."""
+        if held.status != COMPLETED:
+            return []
+        groups, columns = self._groups, self._groups.engine.columns
+        same = [lent.uid for lent in held.lent if groups.edition(lent.uid)[:2] == lent[:2]]
+        slots = groups.resident_slots(same)
+        found: list[int] = columns.uid[slots[columns.status[slots] != COMPLETED]].tolist()
+        return found
 
     # --- written down
 

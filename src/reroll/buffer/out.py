@@ -1,32 +1,76 @@
 """Groups that producers took to roll them again, and how they are recognised when they come back."""
 
+import secrets
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from reroll.buffer.group import Group
 from reroll.buffer.packed import Packed
-from reroll.errors import InvalidArgument, Superseded
+from reroll.rollout.checkout import Checkout, Print, print_of, read_checkouts
 
 _REMEMBERED: Final = 1 << 16
-"""Groups that several producers hold, of which the newest are known."""
+"""How many groups are known that were given up while a producer had them; the newest."""
+_FORMER: Final = 16
+"""How many earlier names of the buffer are known; the newest."""
+
+
+class Until(NamedTuple):
+    """How far a buffer had come when it was written down the last time under a name."""
+
+    uid: int
+    tick: int
+
+
+class Name:
+    """The name of a buffer in its checkouts.
+
+    A buffer that is opened again or resumed takes a new name, and knows the earlier ones: checkouts made before the state
+    was written still hold, and those of a future that was lost cannot name a group that got the same uid since.
+    """
+
+    def __init__(self) -> None:
+        self.now = secrets.token_hex(8)
+        self.former: dict[str, Until] = {}
+
+    def state(self) -> tuple[str, Mapping[str, Until]]:
+        """Return what is to be remembered."""
+        return self.now, self.former
+
+    def restore(self, state: tuple[str, Mapping[str, Sequence[int]]], until: Until) -> None:
+        """Continue as the buffer of an earlier name, which had come that far."""
+        name, former = state
+        known = {earlier: Until(*then) for earlier, then in former.items()} | {name: until}
+        self.former = dict(list(known.items())[-_FORMER:])
+
+    def made(self, checkout: Checkout) -> bool:
+        """Return whether this buffer made a checkout, and knows of it."""
+        until = self.former.get(checkout.buffer)
+        return checkout.buffer == self.now or (until is not None and checkout.uid <= until.uid)
+
+    def is_newer(self, tick: int, checkout: Checkout) -> bool:
+        """Return whether a row of this timestamp is newer than the earlier name under which the checkout was made."""
+        until = self.former.get(checkout.buffer)
+        return until is not None and tick > until.tick
 
 
 class Out:
-    """Who is out. A group comes back by its rollouts (the same objects), by `group_uid`, or by `uid`."""
+    """Groups that are checked out. A group comes back by its rollouts (the same objects), by its checkout, or by `uid`."""
 
     def __init__(self, ttl_s: float | None) -> None:
         self._ttl_s = ttl_s
         self._since: OrderedDict[int, float] = OrderedDict()  # by uid, the longest out first
         self._uid_of: dict[int, int] = {}  # by id of a rollout
         self._items: dict[int, list[Any]] = {}  # by uid; keeps the rollouts alive, so that an id stays theirs
-        self._again: set[int] = set()  # of those, the ones that somebody else may hold, too
+        self._prints: dict[int, Print] = {}  # by uid, of groups whose rollouts carry no checkout
+        self._printed: dict[bytes, set[int]] = {}  # the same uids by the prompt of the print
+        self.name = Name()
         self.returned: set[int] = set()
         """Groups that were out when the buffer was saved or its process ended: they are back, and may still be put again."""
-        self.superseded: dict[int, int] = {}
-        """Of those, the ones that were handed out once more, and how often: only one of their holders may put them."""
+        self.given_up: OrderedDict[int, None] = OrderedDict()
+        """Groups that were deleted while a producer may have had them: its result is a new group."""
         self.changed: set[int] | None = None
-        """Groups of which `superseded` tells something else since somebody wrote it down; None: nobody does."""
+        """Groups that `given_up` got or lost since the last commit; None: the buffer is not durable."""
         self.now = 0.0
         """The time, as the shell told it last."""
 
@@ -36,57 +80,48 @@ class Out:
     def __contains__(self, uid: object) -> bool:
         return uid in self._since
 
-    @property
-    def may_come_back(self) -> bool:
-        """Whether there is any group that may be put again, or must not be."""
-        return bool(self._since or self.returned or self.superseded)
+    def add(self, uid: int) -> None:
+        """Check a group out."""
+        self._since[uid] = self.now
+        self.returned.discard(uid)
 
-    def add(self, group: Group) -> None:
-        """Let a group be out; it is known by the rollouts that were handed over, or by those that it has."""
-        self._since[group.uid] = self.now
-        if group.uid in self.returned:
-            self.returned.discard(group.uid)
-            self._again.add(group.uid)
-            self.superseded[group.uid] = self.superseded.pop(group.uid, 0) + 1
-            self._note(group.uid)
-            if len(self.superseded) > _REMEMBERED:
-                oldest = next(iter(self.superseded))
-                del self.superseded[oldest]
-                self._note(oldest)
-        if group.uid not in self._items:
-            self.learn(group)
+    def knows_objects(self, uid: int) -> bool:
+        """Return whether a group can be recognised by its objects."""
+        return uid in self._items
 
     def learn(self, group: Group) -> None:
-        """Know a group that is out, or lent and may soon be, by the rollouts that are handed over now."""
+        """Know a group that is out, or leased and may soon be, by the rollouts that are handed over now."""
         self._forget_items(group.uid)  # loaded anew, they are other objects
         if group.packed is not None:
-            return  # nobody has its objects
+            return  # no caller has its objects
         self._items[group.uid] = group.items
         self._uid_of.update((id(item), group.uid) for item in group.items)
-
-    def take_back(self, uid: int) -> None:
-        """Let a group be here again that was handed out, and reached nobody."""
-        if uid in self._again and uid in self.superseded:
-            self.returned.add(uid)
-            self.superseded[uid] -= 1
-            if not self.superseded[uid]:
-                del self.superseded[uid]
-            self._note(uid)
-        self.discard(uid)
+        # The objects change while they are rolled: what they were is noted now.
+        if not read_checkouts(group.items) and (found := print_of(group.items)) is not None:
+            self._prints[group.uid] = found
+            self._printed.setdefault(found.prompt, set()).add(group.uid)
 
     def discard(self, uid: int) -> None:
         """Learn that a group is here again, or gone."""
         self._since.pop(uid, None)
-        self._again.discard(uid)
         self._forget_items(uid)
 
-    def _note(self, uid: int) -> None:
+    def give_up(self, uid: int) -> None:
+        """Remember a group that is deleted while a producer may have it."""
+        self.given_up[uid] = None
+        gone = [uid]
+        if len(self.given_up) > _REMEMBERED:
+            gone.append(self.given_up.popitem(last=False)[0])
         if self.changed is not None:
-            self.changed.add(uid)
+            self.changed.update(gone)
 
     def _forget_items(self, uid: int) -> None:
         for item in self._items.pop(uid, ()):
             self._uid_of.pop(id(item), None)
+        if (known := self._prints.pop(uid, None)) is not None:
+            self._printed[known.prompt].discard(uid)
+            if not self._printed[known.prompt]:
+                del self._printed[known.prompt]
 
     def overdue(self) -> list[int]:
         """Return the uids that have been out for longer than the ttl. O(found)."""
@@ -104,48 +139,21 @@ class Out:
             return None
         return next(iter(self._since.values())) + self._ttl_s
 
-    def recognise(self, items: Iterable[Any] | Packed, uid: int | None) -> int | None:
-        """Return the uid of the group that these rollouts are of, None if they are a new one; see `check`.
+    @property
+    def has_unmarked(self) -> bool:
+        """Whether a group may come back that carries no checkout."""
+        return bool(self._prints or self.returned)
 
-        Raises InvalidArgument if they belong to several groups.
-        """
-        found = set() if uid is None else {uid}
-        if self.may_come_back:
-            carried: set[Any]
-            if isinstance(items, Packed):
-                carried = set(items.group_uids)
-            else:
-                found.update(
-                    self._uid_of[id(item)] for item in items if self._uid_of.get(id(item)) in self._since
-                )
-                carried = set() if found else {getattr(item, "group_uid", None) for item in items}
-            if not found:
-                found = {
-                    known
-                    for known in carried
-                    if known is not None and (self.is_awaited(known) or known in self.superseded)
-                }
-        if len(found) > 1:
-            raise InvalidArgument(
-                f"these rollouts belong to several groups that are out: {sorted(found)}; put each by itself"
-            )
-        return found.pop() if found else None
+    def by_object(self, items: Iterable[Any] | Packed) -> set[int]:
+        """Return the groups that were handed out as these objects."""
+        if not self._uid_of or isinstance(items, Packed):
+            return set()
+        return {self._uid_of[id(item)] for item in items if id(item) in self._uid_of}
 
-    def is_awaited(self, uid: int) -> bool:
-        """Return whether a group may be put by somebody who holds it."""
-        return uid in self._since or uid in self.returned
-
-    def check(self, uid: int, *, is_lent: bool) -> None:
-        """Raise Superseded for a group that is somebody else's now, InvalidArgument for any other that is not out."""
-        if self.is_awaited(uid) and not is_lent:
-            return
-        if is_lent or uid in self.superseded:
-            raise Superseded(
-                f"group {uid} came back when the buffer was opened again, and another producer took it: this result is not "
-                "stored. Go on with the next group; or set group_uid to None, and put it as a new one"
-            )
-        raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
+    def by_print(self, prompt: bytes) -> list[tuple[int, Print]]:
+        """Return groups without a checkout that have this prompt, with what they were when they were handed out."""
+        return [(uid, self._prints[uid]) for uid in sorted(self._printed.get(prompt, ()))]
 
     def uids(self) -> Sequence[int]:
-        """Return who is out, the longest first."""
+        """Return the groups that are out, the longest first."""
         return list(self._since)

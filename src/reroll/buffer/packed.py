@@ -19,6 +19,7 @@ from reroll.buffer.group import BOUND, Group, Integer, Whole, count_prompts
 from reroll.codec import count_plain_rollouts, decode, encode, encode_into
 from reroll.errors import CorruptData, InvalidArgument
 from reroll.rollout import GroupSummary, Status, summarize
+from reroll.rollout.checkout import Checkout, mark, read_checkouts
 from reroll.rollout.measure import Measure
 from reroll.rollout.validity import find_invalid
 from reroll.store import Blob
@@ -43,6 +44,7 @@ class _Known(msgspec.Struct, array_like=True, frozen=True):
     reward_std: float | None
     measure: tuple[_Amount, bytes, _Amount, float, _Amount, bool, bool]
     group_uids: list[Integer]
+    checkouts: list[str]
     prompt_tokens: _Amount
     group_id: bytes | None
     invalid: list[tuple[int, str]] = []
@@ -93,6 +95,8 @@ class Packed(NamedTuple):
     summary: GroupSummary
     group_uids: tuple[int, ...]
     """Groups that the rollouts say they belong to."""
+    checkouts: tuple[Checkout, ...]
+    """Checkouts that the rollouts carry."""
     prompt_tokens: int
     invalid: tuple[tuple[int, str], ...] = ()
     """Rollouts that must not be trained on, and why."""
@@ -122,6 +126,7 @@ def _known_of(items: Sequence[Any], model_step: int | None) -> bytes:
         reward_std=summary.reward_std,
         measure=summary.measure,
         group_uids=[uid for uid in carried if type(uid) is int and abs(uid) < BOUND],
+        checkouts=[checkout.text for checkout in read_checkouts(items)],
         prompt_tokens=count_prompts(items) if summary.prompt_tokens is None else summary.prompt_tokens,
         group_id=None if summary.group_id is None else encode(summary.group_id, root="group_id"),
         invalid=find_invalid(items),
@@ -146,7 +151,9 @@ def unpack(known: bytes, blob: Blob, *, partial: bool) -> Packed | list[Any]:
         if type(rollouts) is not list:
             raise CorruptData(f"a group is a list of rollouts, not {type(rollouts).__name__}")
         return rollouts
-    return Packed(blob, summary, tuple(read.group_uids), read.prompt_tokens, tuple(read.invalid))
+    checkouts = tuple(found for text in read.checkouts if (found := Checkout.read(text)) is not None)
+    uids, invalid = tuple(read.group_uids), tuple(read.invalid)
+    return Packed(blob, summary, uids, checkouts, read.prompt_tokens, invalid)
 
 
 class Shown(NamedTuple):
@@ -158,13 +165,18 @@ class Shown(NamedTuple):
     told: int
     is_final: bool
     """Whether the rollouts are as they are, without a look at the step."""
+    checkout: str | None
+    """The mark of a group that is to be rolled again."""
     blob: Blob
 
     def rollouts(self) -> list[Any]:
         """Return the rollouts, brought up to date. Raises CorruptData, UnsupportedFormat."""
         group = Group.from_record(self.uid, self.record)
         group.load(decode(self.blob))
-        return group.items if self.is_final else group.handed_over(self.step, self.told)
+        rollouts = group.items if self.is_final else group.handed_over(self.step, self.told)
+        if self.checkout is not None:
+            mark(rollouts, self.checkout)
+        return rollouts
 
 
 _IS_WANTED: ContextVar[bool] = ContextVar("reroll_as_bytes", default=False)
@@ -185,8 +197,8 @@ def are_bytes_wanted() -> bool:
     return _IS_WANTED.get()
 
 
-def show(group: Group, step: int | None, told: int, *, is_final: bool) -> Shown | None:
+def show(group: Group, step: int | None, told: int, *, is_final: bool, checkout: str | None) -> Shown | None:
     """Return a group as bytes, None if it is to be shown as it is."""
     if group.packed is None:
         return None
-    return Shown(group.uid, group.record(), step, told, is_final, group.packed)
+    return Shown(group.uid, group.record(), step, told, is_final, checkout, group.packed)

@@ -11,6 +11,7 @@ from reroll.buffer.out import Out
 from reroll.buffer.put import GroupRules
 from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.engine import Engine
+from reroll.engine.task import RETURNING
 from reroll.errors import UnknownUid
 
 
@@ -126,6 +127,15 @@ class Payloads:
             if slot_of.pop(group.uid, None) is None:
                 del self._kept[group.uid]
             groups[slot] = None
+
+    def _give_up(self, slots: IntArray) -> None:
+        """Remember groups that are deleted, and that a producer may have."""
+        columns = self.engine.columns
+        waiting = slots[np.isin(columns.status[slots], RETURNING)]
+        away = (columns.place[waiting] != RESIDENT) | (columns.deliveries[waiting] > 0)
+        for uid, is_away in zip(columns.uid[waiting].tolist(), away.tolist(), strict=True):
+            if is_away or uid in self.out.returned:
+                self.out.give_up(uid)
 
     def _put_aside(self, slots: IntArray) -> None:
         """Let consumed groups, whose rows are kept, be known to nobody."""

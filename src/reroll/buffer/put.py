@@ -26,6 +26,7 @@ from reroll.rollout import (
     summarize,
     version_staleness,
 )
+from reroll.rollout.checkout import Checkout
 from reroll.rollout.group import find_group_id
 from reroll.rollout.validity import find_invalid, refuse, with_failed_copies
 
@@ -77,7 +78,9 @@ class Put:
     token_stale_threshold: int | None
     retryable: bool
     continues: int | None
-    """The uid of the group that these rollouts are of: it was out and comes back, if nobody else has put it meanwhile."""
+    """The group that these rollouts continue, if no other producer has put it meanwhile."""
+    checkout: Checkout | None
+    """The checkout that they carry; it must be of the attempt that the group is at."""
     attempt: int
     trained: bool
     """Whether the group was trained before it was taken to be rolled again."""
@@ -114,7 +117,7 @@ class Put:
             )
         status = self.summary.status
         expired = self._expired(staleness, step)
-        dropped = bool(expired) and not self.retryable
+        dropped = not self.retryable and (bool(expired) or status is Status.EXPIRED)
         bound = self.rules.max_staleness
         is_beyond = bound is not None and status is Status.COMPLETED and max(staleness) > bound
         if bound is not None and is_beyond:

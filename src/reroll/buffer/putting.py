@@ -54,10 +54,10 @@ class Putting(Shell):
                 own `seq_staleness` is trusted.
             stale_threshold: the group expires if its staleness is at least this.
             token_stale_threshold: a rollout expires when all its trainable tokens have at least this staleness.
-            expired_groups_retryable: whether an expired group is kept to be rolled again, or dropped.
+            expired_groups_retryable: whether a group that expires, or arrives EXPIRED, is kept to be rolled again, or dropped.
             priority: weight of the group for samplers that look at it; None: 1.
             tags: names and values to query by.
-            uid: the group that these rollouts continue, if they are other objects than those that were taken.
+            uid: the group that these rollouts continue, if they do not say so themselves: see `Rollout.checkout`.
             put_id: a put of an id that was seen before stores nothing, and returns what the first one returned; unless
                 its group is out, and comes back with other tokens or another status.
             reservation: what `reserve` gave; this group is one of its. One that has ended by time is as none.
@@ -73,7 +73,7 @@ class Putting(Shell):
         checked_id("put_id", put_id)
         is_reserved = self._reservations.check(reservation, task_name)
         is_known = put_id is not None and put_id in self._put_ids
-        if is_known and not self._groups.out.may_come_back:
+        if is_known and not self._groups.may_be_continued:
             return await self._known(put_id, reservation)
         if (
             type(items) is list or (not isinstance(items, str | Packed) and isinstance(items, Sequence))

@@ -28,8 +28,8 @@ from reroll.store import COLUMNS, Row
 
 _NUMBERS: Final = COLUMNS[4 : COLUMNS.index("group_id")]
 """The columns that are written as the engine has them."""
-SUPERSEDED: Final = "superseded"
-"""The kind of facts of groups that several producers hold."""
+GIVEN_UP: Final = "given_up"
+"""The kind of facts of groups that were deleted while a producer may have had them."""
 _STATUS_NAMES: Final = [status.value for status in STATUSES]
 
 
@@ -52,7 +52,7 @@ class Memory(NamedTuple):
     groups: list[Group]
     leases: dict[int, Held | None]
     put_ids: dict[Any, int | None]
-    superseded: dict[int, int]
+    given_up: list[int]
     leftovers: list[int]
     """Uids of rows that are none of its groups: they are damaged, or of a resume that did not come to its end."""
 
@@ -156,11 +156,6 @@ def write_put_id(put_id: Any, *, allow_pickle: bool) -> bytes:
     return encode(put_id, root="put_id", allow_pickle=allow_pickle)
 
 
-def write_superseded(count: int | None) -> bytes | None:
-    """Return how often a group was handed out once more; None: that is not known of it any more."""
-    return None if count is None else msgspec.msgpack.encode(count)
-
-
 def read(source: Source, *, skip: bool = False, allow_pickle: bool = False) -> Memory | None:
     """Return what a buffer was, without the rollouts; None if nothing was ever written.
 
@@ -191,9 +186,8 @@ def read(source: Source, *, skip: bool = False, allow_pickle: bool = False) -> M
             decode(key, allow_pickle=allow_pickle): written.put_uid(uid)  # type: ignore[arg-type]
             for key, uid in source.facts("put_id")
         }
-        superseded = dict(small.get("superseded", ()))  # where it was at first
-        superseded |= dict(written.superseded(key, count) for key, count in source.facts(SUPERSEDED))
-        return Memory(small, engine, groups, known, put_ids, superseded, damaged)
+        given_up = [written.uid(key) for key, _ in source.facts(GIVEN_UP)]
+        return Memory(small, engine, groups, known, put_ids, given_up, damaged)
 
 
 def _read_rows(rows: Sequence[Row], tasks: Sequence[str], allow_pickle: bool) -> dict[str, Any]:

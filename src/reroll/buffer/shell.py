@@ -4,6 +4,7 @@ import logging
 import math
 import time
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from reroll.buffer.disk import Damaged, Disk
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
 from reroll.buffer.leases import Leases
+from reroll.buffer.out import Until
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservation, Reservations
@@ -103,7 +105,6 @@ class Shell:
         self._groups.keeper = disk
         if memory is not None:
             self._become(memory, store.path)  # rows that come home are written with the next change
-            self._groups.out.changed = {uid for uid, _ in memory.small.get("superseded", ())}
             if memory.leftovers:
                 here = [group.uid for group in memory.groups]
                 lost = np.setdiff1d(store.payload_uids(), here).tolist()
@@ -139,7 +140,9 @@ class Shell:
         self._reservations.last = memory.small["last_reservation"]
         self._put_ids.restore(memory.put_ids)
         self._groups.out.returned = set(memory.small["returned"])
-        self._groups.out.superseded = memory.superseded
+        self._groups.out.given_up = OrderedDict.fromkeys(memory.given_up)
+        until = Until(self._engine.last_uid, self._engine.last_tick)
+        self._groups.out.name.restore(memory.small["name"], until)
         self._groups.come_home(home.back, np.concatenate([home.gone, evicted]))  # whoever had them is no more
         for task in self._engine.tasks.values():
             if not task.has_room(0):
@@ -159,6 +162,7 @@ class Shell:
             "last_lease": self._leases.last,
             "last_reservation": self._reservations.last,
             "returned": sorted(self._groups.out.returned),
+            "name": self._groups.out.name.state(),
         }
 
     def _drop_report(self) -> Callable[[], None] | None:

@@ -17,11 +17,10 @@ from reroll.buffer.halfway import as_far_as_written
 from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import (
-    SUPERSEDED,
+    GIVEN_UP,
     rows_of_columns,
     write_put_id,
     write_small,
-    write_superseded,
     write_use,
 )
 from reroll.buffer.references import OBJECT, Held, References, nothing_is_stored
@@ -58,7 +57,7 @@ class Snapshot:
         self._references = References(nothing_is_stored, allow_pickle=allow_pickle)
         self._leases = leases.records()
         self._put_ids = list(put_ids.items().items())
-        self._superseded = list(groups.out.superseded.items())
+        self._given_up = list(groups.out.given_up)
         self._uses = [
             (name, number, used)
             for name, task in engine.tasks.items()
@@ -143,7 +142,7 @@ class Snapshot:
             ("put_id", write_put_id(put_id, allow_pickle=self._allow_pickle), msgspec.msgpack.encode(uid))
             for put_id, uid in self._put_ids
         ]
-        facts += [(SUPERSEDED, uid, write_superseded(count)) for uid, count in self._superseded]
+        facts += [(GIVEN_UP, uid, b"") for uid in self._given_up]
         facts += [("uses", number, write_use(name, used)) for name, number, used in self._uses]
         facts += self._references.facts(())
         for number in self._references.numbers():

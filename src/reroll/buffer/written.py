@@ -92,14 +92,13 @@ class _Small(TypedDict):
     last_lease: Whole
     last_reservation: Whole
     returned: list[Whole]
-    superseded: NotRequired[list[tuple[Whole, Whole]]]
+    name: tuple[str, dict[str, tuple[Whole, Whole]]]
 
 
 _Use = tuple[str, Whole, list[Whole], list[Whole], list[Whole]]
 _read_use = msgspec.msgpack.Decoder(_Use).decode
 _read_held = msgspec.msgpack.Decoder(Held | None).decode
 _read_uid = msgspec.msgpack.Decoder(Whole | None).decode
-_read_count = msgspec.msgpack.Decoder(Annotated[int, Meta(ge=1, lt=BOUND)]).decode
 
 
 @contextmanager
@@ -182,11 +181,11 @@ def put_uid(record: bytes) -> int | None:
     return uid
 
 
-def superseded(key: object, record: bytes) -> tuple[int, int]:
-    """Return the uid of a group, and how often it was handed out once more."""
+def uid(key: object) -> int:
+    """Return the uid of a group that was given up."""
     if not isinstance(key, int):
-        raise CorruptData(f"a group that several producers hold has the uid {key!r}")
-    return key, _read_count(record)
+        raise CorruptData(f"a group that was given up has the uid {key!r}")
+    return key
 
 
 def tags(text: str) -> dict[str, Scalar]:

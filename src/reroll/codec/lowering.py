@@ -27,6 +27,7 @@ from reroll.codec.rollouts import PLAIN_AT, VERSIONS_AT, write_row
 from reroll.codec.scalars import write_scalar
 from reroll.codec.tensors import is_tensor, write_tensor
 from reroll.rollout import DictRollout, Rollout, Status, VersionRuns
+from reroll.rollout.checkout import MarkedFields
 
 ROWS: Final = 1
 """The body is a list of rows of Rollouts; 0: any value."""
@@ -270,6 +271,7 @@ def _numbered(code: int, index: int) -> Ext:
 _HANDLERS: Final[dict[type, Callable[[Encoder, Any, int], Any]]] = {
     list: Encoder._list,  # noqa: SLF001  (its own module)
     dict: Encoder._dict,  # noqa: SLF001
+    MarkedFields: lambda self, value, depth: self._dict(dict(value), depth),
     tuple: lambda self, value, depth: self._sequence(codes.TUPLE, value, depth),
     set: lambda self, value, depth: self._sequence(codes.SET, value, depth),
     frozenset: lambda self, value, depth: self._sequence(codes.FROZENSET, value, depth),

@@ -38,6 +38,7 @@ _FIELDS: Final[Any] = (
     *(_Plain,) * 6,
     _Reward,
     *(_Plain,) * 6,
+    str | None,
 )
 _ROW: Final[Any] = tuple[_FIELDS]
 _read_table: Final = msgspec.msgpack.Decoder(list[tuple[_Whole, _Whole]]).decode

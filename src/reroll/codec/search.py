@@ -14,6 +14,7 @@ from reroll.codec.refs import RefWriter, is_ref
 from reroll.codec.registry import BY_TYPE
 from reroll.errors import InvalidArgument
 from reroll.rollout import DictRollout, Rollout
+from reroll.rollout.checkout import MarkedFields
 from reroll.rollout.model import STATE_SLOTS
 
 Parts = Iterable[tuple[str, Any]]
@@ -117,6 +118,7 @@ _PARTS: Final[dict[type, Callable[[Any], Parts]]] = {
     set: lambda items: ((f" (item {_short(item)})", item) for item in items),
     frozenset: lambda items: ((f" (item {_short(item)})", item) for item in items),
     dict: _parts_of_dict,
+    MarkedFields: _parts_of_dict,
     Rollout: lambda rollout: zip(
         [f".{slot.removeprefix('_')}" for slot in STATE_SLOTS], rollout.state(), strict=True
     ),

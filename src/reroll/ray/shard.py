@@ -68,7 +68,7 @@ _LOOK: Final = frozenset(
             "report",
             "save",
         ),
-        *("is_ready", "wait_ready", "available", "grown", "weight", "out", "knows_put"),
+        *("is_ready", "wait_ready", "available", "grown", "weight", "out", "printed", "knows_put"),
     )
 )
 """Verbs that change nothing."""
@@ -370,8 +370,13 @@ class Shard:
             await self._changes.after(version, left)
 
     async def _do_out(self, uids: list[int]) -> list[int]:
-        """Return which of these groups are out."""
-        return [uid for uid in uids if uid in self._here.out]
+        """Return which of these groups wait to be put again."""
+        return [uid for uid in uids if self._here.is_waiting(uid)]
+
+    async def _do_printed(self, prompt: bytes, task_name: str, group_id: Any, size: int) -> list[int]:
+        """Return the groups that rollouts without a checkout may continue."""
+        await self._open()
+        return list(self._here.printed(prompt, task_name, group_id, size))
 
     async def _do_knows_put(self, put_id: Any) -> bool:
         return knows_put(await self._open(), put_id)

@@ -5,6 +5,7 @@ uid; puts go to the emptiest. What is handed out is in `handing`.
 """
 
 import asyncio
+import contextlib
 import random
 import time
 import uuid
@@ -32,6 +33,8 @@ from reroll.ray.holding import heart, this_holder
 from reroll.ray.merging import MERGES
 from reroll.ray.scratch import Scratch
 from reroll.ray.wire import Bare, Blob, Holder, hand_out, put_in, resolved
+from reroll.rollout.checkout import has_place, print_of, read_checkouts
+from reroll.rollout.group import find_group_id
 from reroll.sample import Sample
 from reroll.waiting import deadline_of
 
@@ -165,33 +168,46 @@ class Spread:
                 f"what a reference in the group stands for cannot be had: {error}; put the group without it"
             ) from error
 
-    async def _carried(self, items: Any) -> int | None:
-        """Return the uid of the group that rollouts say they are of; the one that is out, if they name several.
+    async def _carried(self, items: Any, task: Any) -> int | None:
+        """Return the uid of the group that rollouts continue as far as they tell; the one that waits, if they name several.
 
         Raises InvalidArgument for rollouts that were taken as several groups, of several shards: none knows of all.
         """
-        carried = (
-            {getattr(item, "group_uid", None) for item in items} if isinstance(items, Sequence) else set()
-        )
+        if isinstance(items, str | bytes) or not isinstance(items, Sequence):
+            return None
+        carried: set[Any] = {checkout.uid for checkout in read_checkouts(items)}
+        carried = carried or {getattr(item, "group_uid", None) for item in items}
         uids = sorted(uid for uid in carried if isinstance(uid, int) and uid > 0)
         if len({self._shard_of(uid) for uid in uids}) > 1:
-            out = [uid for some in await self.each("out", [{"uids": uids}] * len(self.lines)) for uid in some]
-            if len(out) > 1:
-                raise InvalidArgument(
-                    f"these rollouts are of several groups, {out}: put each group by itself"
-                )
-            uids = out or uids
+            uids = await self._ask("out", uids=uids) or uids[:1]
+        elif not uids and items and isinstance(task, str) and not any(map(has_place, items)):
+            with contextlib.suppress(AttributeError):  # no rollouts: a shard refuses them
+                if (found := print_of(items)) is not None:
+                    group_id = find_group_id(items)
+                    uids = await self._ask(
+                        "printed", prompt=found.prompt, task_name=task, group_id=group_id, size=len(items)
+                    )
+        if len({self._shard_of(uid) for uid in uids}) > 1:
+            raise InvalidArgument(
+                f"these rollouts may continue several groups, {uids}: put each group by itself, and say which one it continues "
+                "with uid="
+            )
         return uids[0] if uids else None
+
+    async def _ask(self, verb: str, **arguments: Any) -> list[int]:
+        """Return the uids that all shards answer."""
+        answers = await self.each(verb, [arguments] * len(self.lines))
+        return [uid for some in answers for uid in some]
 
     async def _own_shard(self, arguments: Mapping[str, Any]) -> int | None:
         """Return the shard that a group must go to, None if it may go anywhere."""
         shards = len(self.lines)
         if shards == 1:
             return 0
-        carried, reservation = await self._carried(arguments["items"]), arguments.get("reservation")
-        uid = arguments.get("uid")
-        uid = carried if uid is None else uid
+        uid, reservation = arguments.get("uid"), arguments.get("reservation")
         put_id, task, home = arguments.get("put_id"), arguments["task_name"], None
+        if uid is None:
+            uid = await self._carried(arguments["items"], task)
         if isinstance(reservation, Reservation):
             home = self._granted_by(reservation)
             if reservation.task_name != task:

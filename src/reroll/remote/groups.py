@@ -18,7 +18,7 @@ from reroll.store import Blob
 
 __all__ = ["as_bytes", "given", "received", "sent", "sent_from", "taken"]
 
-_read_shown = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool]).decode
+_read_shown = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool, str | None]).decode
 
 
 def sent(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:

@@ -15,6 +15,7 @@ measure    how long and how good the responses of a group are
 at_once    a group of Rollouts, looked at field by field
 summary    `GroupSummary`, the record that a buffer keeps of a group
 group      `summarize`, of any group
+checkout   which group a rollout continues
 
 Everything is pure but `stamp`, `expire`, `reset` and `release`. The others say beforehand what those would
 give (`model_step=`), so that a put can decide and wait first, and change the caller's objects last. After

@@ -32,7 +32,7 @@ STATE_SLOTS: Final = (
     *("_prompt_ids", "_tokens", "_response_ids", "_logprobs", "_response_mask", "_input_ids", "_labels"),
     *("_response_model_steps", "_seq_staleness", "_status", "_num_tokens"),
     *("group_uid", "group_id", "rollout_id", "session_id", "message", "response", "reward", "finish_reason"),
-    *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields"),
+    *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "checkout"),
 )
 _state: Final = attrgetter(*STATE_SLOTS)
 
@@ -45,9 +45,12 @@ class Rollout:
     stored: they are joined anew at each access, so assign them, do not write into them. `num_tokens` is prompt
     + response unless given. Wrong types and lengths raise InvalidArgument; a later assignment is checked
     by itself, and against its siblings when the rollout is put.
+
+    `checkout` is written by a buffer that hands the rollout out to be rolled again, and cleared by `put`: copies carry it,
+    so that the buffer recognises them. It is no field, and does not count in comparisons.
     """
 
-    __slots__ = (*(f"_{name}" for name in CHECKED_FIELDS), *PLAIN_FIELDS, "__weakref__")
+    __slots__ = (*(f"_{name}" for name in CHECKED_FIELDS), *PLAIN_FIELDS, "checkout", "__weakref__")
     __hash__ = None  # type: ignore[assignment]  # it changes, so it is compared by value
 
     logprobs = checked("logprobs", as_floats)
@@ -122,6 +125,7 @@ class Rollout:
         self.input_ids = input_ids
         self.labels = labels
         self.extra_fields = extra_fields
+        self.checkout: str | None = None
         if (mismatch := find_mismatch(self, partial=True)) is not None:
             raise InvalidArgument(mismatch)
 
@@ -216,6 +220,7 @@ class Rollout:
             self.mm_info,
             self.tool_calls,
             self.extra_fields,
+            self.checkout,
         ) = state
         return self
 

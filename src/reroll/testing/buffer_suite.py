@@ -11,6 +11,7 @@ from reroll.testing.buffer.hand_out import HandOutSuite
 from reroll.testing.buffer.limits import LimitSuite
 from reroll.testing.buffer.look_and_change import LookAndChangeSuite
 from reroll.testing.buffer.puts import PutSuite
+from reroll.testing.buffer.rolled_again import RolledAgainSuite, RolledUnderLeaseSuite
 from reroll.testing.buffer.samplers import SamplerSuite
 from reroll.testing.buffer.waiting import WaitingSuite
 
@@ -23,9 +24,10 @@ class VerbSuite(
     LookAndChangeSuite,
     SamplerSuite,
     DropSuite,
+    RolledAgainSuite,
 ):
     """One call at a time. Subclass as `class TestMine(VerbSuite)` with `make`; pytest runs the rest."""
 
 
-class BufferSuite(VerbSuite, LeaseBoundSuite, WaitingSuite, CancellationSuite):
-    """Calls that overlap, besides: waiting, order, cancellation."""
+class BufferSuite(VerbSuite, LeaseBoundSuite, WaitingSuite, CancellationSuite, RolledUnderLeaseSuite):
+    """Calls that overlap, besides: waiting, order, cancellation, leases."""

@@ -305,6 +305,9 @@ class NaiveBuffer:
                 else:
                     everyone = {id(m): m.staleness(now) for m in group.members}
                     self._expire(group, stale if by_member else group.members, everyone)
+            if EXPIRED in chosen and not (retryable or {}).get(task, True):
+                for group in self.pool(task, EXPIRED):
+                    self._leave(group, "expired")
         return expired
 
     def delete(self, uids: Iterable[int]) -> int:
@@ -414,7 +417,8 @@ class NaiveBuffer:
             expired = [m for m in members if m.is_stale(step, put.stale_threshold, put.token_stale_threshold)]
             if expired and rules.expire == "group":
                 expired = members
-        dropped, bound = bool(expired) and not put.expired_groups_retryable, rules.max_staleness
+        is_terminal = bool(expired) or status is EXPIRED
+        dropped, bound = is_terminal and not put.expired_groups_retryable, rules.max_staleness
         if bound is not None and status is COMPLETED and max(staleness) > bound:
             beyond = [m for m, s in zip(members, staleness, strict=True) if s > bound or m in expired]
             expired = beyond if rules.expire == "member" else members

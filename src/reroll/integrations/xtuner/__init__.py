@@ -8,6 +8,7 @@ storage           `NaiveStorage`, `PandasStorage`: items under queries, alone or
 stored            where a storage's items are: its own, or the groups of a buffer
 policy            `FIFOReplayPolicy`, `StalenessReplayPolicy`: which groups come first
 extension_points  where those go who had classes of their own
+sessions          trace sessions of groups that leave untrained
 replay_buffer     `ReplayBuffer` and its two configurations
 old_checkpoint    reads what xtuner saved
 """

@@ -5,5 +5,6 @@ builders         rollouts, groups and questions
 wrong_calls      what must be refused
 puts, hand_out, limits, bounds, look_and_change, samplers    one call at a time
 drops            reports of groups that leave untrained
+rolled_again     groups that come back as copies, or under a lease
 waiting          calls that overlap
 """

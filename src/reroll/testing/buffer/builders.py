@@ -51,7 +51,7 @@ async def refused(buffer: Any, error: type[Exception], match: str | None = None)
     assert await picture(buffer) == before
 
 
-async def put_all(buffer: Any, task: str, *groups: list[Rollout], **options: Any) -> list[Any]:
+async def put_all(buffer: Any, task: str, *groups: Sequence[Any], **options: Any) -> list[Any]:
     """Put groups one after another and return the uids."""
     return [await buffer.put(items, task, **options) for items in groups]
 

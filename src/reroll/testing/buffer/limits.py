@@ -127,7 +127,6 @@ class LimitSuite(Hooks):
             task_stale_thresholds={"t": 1},
             current_train_step=9,
             statuses=[EXPIRED],
-            expired_groups_retryable_by_task={"t": False},
         )
         assert result == {"t": 0}
         assert (await row_of(buffer, uid)).num_tokens == 5

@@ -249,6 +249,26 @@ class PutSuite(Hooks):
         assert len(buffer) == 1
         assert await bucket(buffer, "expired") == Amount(1, 5)
 
+    @pytest.mark.parametrize("expire", ["group", "member"])
+    async def test_an_expired_group_that_is_not_to_be_rolled_again_is_dropped(
+        self, new: New, expire: str
+    ) -> None:
+        buffer = await new(expire=expire)
+        stale = [rollout(versions=1, status=EXPIRED), rollout(versions=8)]
+        assert await buffer.put(stale, "t", expired_groups_retryable=False) is None
+        assert len(buffer) == 0
+        assert await bucket(buffer, "expired") == Amount(1, 10)
+        kept = [await buffer.put(group(versions=8, status=status), "t") for status in (EXPIRED, COMPLETED)]
+        asked = {"task_stale_thresholds": {"t": 3}, "current_train_step": 9}
+        assert await buffer.refresh_staleness(**asked) == {"t": 0}
+        assert len(buffer) == 2
+        terminal = {**asked, "expired_groups_retryable_by_task": {"t": False}}
+        assert await buffer.refresh_staleness(**terminal, statuses=[COMPLETED]) == {"t": 0}
+        assert len(buffer) == 2
+        assert await buffer.refresh_staleness(**terminal) == {"t": 0}, "none expired newly"
+        assert [row.uid for row in await buffer.query({})] == kept[1:]
+        assert (await bucket(buffer, "expired")).groups == 2
+
     async def test_other_statuses_do_not_expire(self, new: New) -> None:
         buffer = await new()
         for status in (FAILED, FILTERED, INIT, EXPIRED):
