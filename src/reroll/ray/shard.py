@@ -76,6 +76,8 @@ _UNBOOKED: Final = frozenset(
     ("lend", "draw", "claim", "nack", "trim", "end", "reserve", "release", "settle", "update_priorities")
 )
 """Verbs that change nothing which counts when the shard is lost: what was lent is lost as what was not."""
+_GIVING: Final = frozenset(("lend", "draw", "take_batch", "sample", "peek"))
+"""Verbs that give groups, which may stay bytes."""
 _HELD: Final = frozenset(("lend", "draw", "reserve"))
 """Verbs whose results somebody holds."""
 
@@ -168,7 +170,7 @@ class Shard:
             buffer = await self._open()
             verb = getattr(self, f"_do_{request.verb}", None) or getattr(buffer, request.verb)
             held = {"holder": request.holder} if request.verb in _HELD else {}
-            with as_bytes():
+            with as_bytes() if request.verb in _GIVING else contextlib.nullcontext():
                 value = await verb(**held, **request.arguments)
         except Exception as error:  # noqa: BLE001  (the caller raises it)
             return Reply(error=error, load=self._load(), steps=self._steps())
