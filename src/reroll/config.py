@@ -374,6 +374,8 @@ class ReplayBufferConfig(TaskConfig):
             return settings.get(name, common_settings)
 
         engine = Engine(settings_of, seed=self.seed, max_bytes=self.max_bytes, declared=settings)
+        windows = [each.window for each in (common_settings, *settings.values()) if each.window is not None]
+        engine.sync_interval = max((window.sync_interval for window in windows), default=1)
         return Groups(engine, lambda name: rules.get(name, common_rules), self.out_ttl_s)
 
     def _settings(self, config: TaskConfig) -> TaskSettings:

@@ -56,7 +56,7 @@ USUAL: dict[str, Callable[[Path], dict[str, Any]]] = {
         "train_step": 1,
     },
     "ledger": lambda _: {},
-    "metrics": lambda _: {},
+    "metrics": lambda _: {"reader": "r", "detail": False},
     "nack_lease": lambda _: {"lease": 10**6},
     "patch": lambda _: {"uid": 1, "tags": {"x": 1}},
     "patch_many": lambda _: {"patches": {1: {"tags": {"x": 1}}}, "only_if_newer": 1},
@@ -111,6 +111,8 @@ USUAL: dict[str, Callable[[Path], dict[str, Any]]] = {
     "to_pandas": lambda _: {"where": {}, "payloads": False, "place": None},
     "trim_lease": lambda _: {"lease": 10**6, "uids": []},
     "update_priorities": lambda _: {"priorities": {1: 1.0}},
+    "version": lambda _: {},
+    "wait_version": lambda _: {"v": 0, "timeout": 0},
     "wait_ready": lambda _: {"task_batch_sizes": {"t": 0}, "group_status": "completed", "timeout": 0},
 }
 PATCHED = (
@@ -291,6 +293,8 @@ async def test_a_nasty_argument_fails_its_own_call_only(place, values, verb):
     if seeded:
         for _ in range(3):
             await buffer.put(group(members=2, reward=1.0), "t")
+    if verb == "wait_version":
+        await buffer.advance(0)  # else a wait without a timeout would not end
     arguments = list(USUAL[verb](place.folder))
     if verb == "patch":
         arguments += PATCHED

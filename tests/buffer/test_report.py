@@ -225,7 +225,7 @@ async def test_waits():
     waits = {"put": Wait(), "reserve": Wait(), "take": Wait(1, 2.0, 2.0), "sample": Wait()}
     assert stats.tasks["math"].waits == waits
     assert stats.total.waits["take"] == Wait(2, 5.0, 3.0)
-    assert (await buffer.metrics())["buffer/wait_max_s/take"] == 3.0
+    assert (await buffer.metrics(detail=True))["buffer/wait_max_s/take"] == 3.0
 
 
 async def test_rates_count_from_the_start():
@@ -260,7 +260,7 @@ async def test_an_empty_buffer():
     stats = await buffer.stats()
     assert (stats.tasks, stats.warnings, stats.num_bytes) == ({}, [], 0)
     assert stats.total.produced.lengths == Lengths()
-    assert all(math.isfinite(value) for value in (await buffer.metrics()).values())
+    assert all(math.isfinite(value) for value in (await buffer.metrics(detail=True)).values())
 
 
 async def test_stats_can_be_sent():
@@ -331,7 +331,7 @@ async def test_a_length_bias_is_warned_of():
 
 
 async def test_metrics():
-    metrics = await (await scenario()).metrics()
+    metrics = await (await scenario()).metrics(detail=True)
     expected = {
         "gen/groups": 6, "gen/math/groups": 4, "gen/code/groups": 2,
         "gen/puts": 7, "gen/math/puts": 5, "gen/math/puts/aborted": 1, "gen/code/puts/expired": 1,
@@ -354,22 +354,23 @@ async def test_metrics_are_plain_finite_numbers():
     buffer = await scenario()
     await buffer.put([rollout([1], reward=np.float32(0.5)), rollout([1], reward=None)], "math")
     await buffer.get(9, "math", "completed")
-    metrics = await buffer.metrics()
+    metrics = await buffer.metrics(detail=True)
     assert {type(value) for value in metrics.values()} <= {int, float}
     assert all(math.isfinite(value) for value in metrics.values())
 
 
 async def test_what_is_not_known_is_left_out():
-    metrics = await (await scenario()).metrics()
+    metrics = await (await scenario()).metrics(detail=True)
     assert "train/code/reward_mean" not in metrics
     assert "train/code/staleness_oldest_mean" not in metrics
     assert "buffer/code/staleness_mean" not in metrics
 
 
 async def test_every_name_is_listed_and_every_listed_name_is_given():
-    metrics = await (await scenario()).metrics()
+    metrics = await (await scenario()).metrics(detail=True)
     given = {name.replace("/math/", "/").replace("/code/", "/") for name in metrics}
-    assert given == set(METRICS)
+    counts = {f"total/{name}" for name, metric in METRICS.items() if metric.is_count}
+    assert given == set(METRICS) | counts
     assert set(METRICS) <= set(metrics)
     assert all(metric.meaning for metric in METRICS.values())
     assert {name.split("/")[0] for name in METRICS} == {"gen", "train", "buffer"}

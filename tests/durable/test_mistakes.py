@@ -31,13 +31,10 @@ async def test_a_step_before_one_that_was_used_is_told(buffer):
     await fill(buffer, 6)
     for step in (1, 2, 3):
         await buffer.take_batch({TASK: 1}, train_step=step)
-    for call in (
-        lambda: buffer.take_batch({TASK: 1}, train_step=2),
-        lambda: buffer.sample(1, TASK, train_step=1),
-        lambda: buffer.lease({TASK: 1}, train_step=2),
-    ):
-        with pytest.warns(UncommittedWarning, match=r"step \d after step 3 .* rewind\(step\) first"):
-            await call()
+    with pytest.warns(UncommittedWarning, match=r"step 2 after step 3 .* rewind\(step\) first"):
+        await buffer.take_batch({TASK: 1}, train_step=2)
+    await buffer.sample(1, TASK, train_step=1)  # said already: once for each step that was passed
+    await buffer.lease({TASK: 1}, train_step=2)
     await buffer.rewind(1)
     groups, _ = await buffer.take_batch({TASK: 1}, train_step=2)
     assert uids_of(groups[TASK]) == [2]

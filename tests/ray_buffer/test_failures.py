@@ -62,6 +62,7 @@ async def test_a_lost_shard_is_counted_exactly():
         for name in range(9):
             await buffer.put(group(name), "t")
         await buffer.take_batch({"t": 3}, wait=True)
+        await buffer.advance(4)
         batch = await buffer.lease({"t": 2}, wait=True)
         here = await shard_count(buffer, 1)
         held = [s.info.uid for s in batch.samples["t"] if s.info.uid % 2 == 0]
@@ -69,6 +70,7 @@ async def test_a_lost_shard_is_counted_exactly():
         books = (await buffer.ledger())["t"]
         assert closes(books)
         assert (books["put"].groups, books["lost"].groups) == (9, here + len(held))
+        assert await buffer.version() == await buffer.wait_version(4, timeout=30) == 4
         if held:
             with pytest.raises(TimeoutError, match="lost"):
                 await batch.ack()

@@ -14,6 +14,7 @@ import asyncio
 import math
 import warnings
 
+import pytest
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -370,4 +371,4 @@ class Machine(RuleBasedStateMachine):
 Machine.TestCase.settings = settings(
     max_examples=40, stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
-TestNoDeadLock = Machine.TestCase
+TestNoDeadLock = pytest.mark.filterwarnings("ignore:.*without versions")(Machine.TestCase)

@@ -93,6 +93,7 @@ async def test_a_bad_priority_changes_nothing():
     assert [row.priority for row in (await rows(buffer)).values()] == [1.0, 3.0]
 
 
+@pytest.mark.filterwarnings("ignore:.*without versions")
 async def test_decay_by_version_halves_the_weight_each_half_life():
     buffer = replay(sampler=Prioritized(half_life=2.0))
     await fill(buffer, 5, priorities=PRIORITIES, versions=[0, 1, 4, 4, None])
@@ -106,6 +107,7 @@ async def test_decay_by_version_halves_the_weight_each_half_life():
     assert_fits(await draw_many(buffer, chances(weights)), chances(weights))
 
 
+@pytest.mark.filterwarnings("ignore:.*without versions")
 async def test_decay_follows_the_steps_and_new_versions_that_come_meanwhile():
     buffer = replay(sampler=Prioritized(half_life=1.0))
     await fill(buffer, 3, versions=[0, 0, None])

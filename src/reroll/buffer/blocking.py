@@ -63,6 +63,8 @@ class BlockingReplayBuffer:
     reserve = blocking(ReplayBuffer.reserve)
     release = blocking(ReplayBuffer.release)
     advance = blocking(ReplayBuffer.advance)
+    version = blocking(ReplayBuffer.version)
+    wait_version = blocking(ReplayBuffer.wait_version)
     get = blocking(ReplayBuffer.get)
     lease = lending(ReplayBuffer.lease)
     take_batch = blocking(ReplayBuffer.take_batch)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from reroll.rollout import GroupSummary, Status
 from reroll.rollout.foreign import read_seq_staleness
 from reroll.rollout.measure import Measure
 
+K = TypeVar("K")
 Histogram = dict[int, int]
 """How often each value occurred."""
 
@@ -141,6 +142,30 @@ class TaskFlow:
     """COMPLETED groups that passed `max_staleness`, at put or later."""
     retaken: int = 0
     """EXPIRED groups that producers took, to roll them again."""
+
+    def since(self, start: "TaskFlow") -> "TaskFlow":
+        """Return what passed after `start`, an earlier copy of this. Longest waits are those of the whole time."""
+        produced, trained = deepcopy(self.produced), deepcopy(self.trained)
+        produced.subtract(start.produced)
+        trained.subtract(start.trained)
+        return TaskFlow(
+            puts=_less(self.puts, start.puts),
+            produced=produced,
+            trained=trained,
+            staleness=Staleness(
+                _less(self.staleness.oldest, start.staleness.oldest),
+                _less(self.staleness.newest, start.staleness.newest),
+                _less(self.staleness.tokens, start.staleness.tokens),
+            ),
+            uses=_less(self.uses, start.uses),
+            waits={
+                verb: Wait(wait.count - before.count, wait.total_s - before.total_s, wait.max_s)
+                for verb, wait in self.waits.items()
+                for before in [start.waits.get(verb, Wait())]
+            },
+            stale=self.stale - start.stale,
+            retaken=self.retaken - start.retaken,
+        )
 
 
 @dataclass(slots=True)
@@ -294,6 +319,12 @@ class Flow:
         if flow is None:
             flow = self.tasks[name] = TaskFlow()
         return flow
+
+
+def _less(now: Mapping[K, int], start: Mapping[K, int]) -> dict[K, int]:
+    """Return the counts that were added since `start`."""
+    more = {key: count - start.get(key, 0) for key, count in now.items()}
+    return {key: count for key, count in more.items() if count > 0}
 
 
 def _count(histogram: Histogram, value: int, times: int = 1) -> None:

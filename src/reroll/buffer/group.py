@@ -65,6 +65,7 @@ class Group:
     """
 
     __slots__ = (
+        "_is_frozen",
         "_items",
         "_packed",
         "_recorded",
@@ -97,6 +98,7 @@ class Group:
         # each, and a batch has hundreds.
         self._told_at = told_at
         self._recorded = _NEVER
+        self._is_frozen = False
         self.prompts = summary.prompt_tokens  # None: not counted yet
         self.versions = summary.member_versions
         self.trainable = summary.member_newest_trainable
@@ -171,6 +173,14 @@ class Group:
                     item.seq_staleness = 0
         return self.items
 
+    def freeze(self) -> None:
+        """Make the arrays of the rollouts read-only, since other samples share them; objects of other classes stay as they are."""
+        if not self._is_frozen and self._packed is None:
+            self._is_frozen = True
+            for item in self._items:
+                if isinstance(item, Rollout):
+                    item.freeze()
+
     # --- on disk
 
     def record(self) -> bytes:
@@ -215,6 +225,7 @@ class Group:
         self.uid = uid
         self._items, self._packed = [], None
         self._recorded = _NEVER
+        self._is_frozen = False
         self.versions, self.trainable = record.versions, record.trainable
         self.version_tokens, self.measure = record.version_tokens, record.measure
         self._stale_at, self._told_at = record.stale_at, None
@@ -227,6 +238,7 @@ class Group:
         self.applied.to(items)
         tell_uid(items, self.uid)
         self._items = items
+        self._is_frozen = False
         self._packed = None  # last, for whoever saves reads this first, in another thread
         if self.emptied:
             self.expire_now(self.emptied)

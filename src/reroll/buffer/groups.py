@@ -4,6 +4,7 @@ Rows decide and rollouts follow. What is here is told the time, and holds no loc
 or a typed error before anything has changed.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -158,6 +159,8 @@ class Groups(HandOuts):
         self.flow.put(put.task.name, put.summary, decision.status)
         if decision.is_beyond:
             self.flow.stale(put.task.name, 1)
+        if put.summary.version is None and decision.status is Status.COMPLETED:
+            self._warn_of_no_decay(put.task)
         if decision.dropped:
             self._drop_expired(put.task, EXPIRED, np.array([slot]))
             return None
@@ -165,6 +168,18 @@ class Groups(HandOuts):
             self._expire_members(put.task, slot, {m: decision.staleness[m] for m in decision.expired})
         self._forget(gone)
         return uid if uid in self._slot_of else None
+
+    def _warn_of_no_decay(self, task: Task) -> None:
+        """Warn once if a group without versions entered a task whose sampler decays by version."""
+        sampler = task.settings.sampler
+        half_life = getattr(getattr(sampler, "replay", sampler), "half_life", None)
+        if half_life is not None and self.warn_once(task.name, "half_life"):
+            warnings.warn(
+                f"task {task.name!r} has half_life={half_life:g} versions, and got a group without versions, which never "
+                "decays; put with model_step. This is said once for each task",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def come_home(self, back: IntArray, gone: IntArray) -> None:
         """Follow rows that were lent or out, and are back; their producers may live, and put them again."""

@@ -228,10 +228,12 @@ class HandOuts(Expiring):
         while (released := let_go_of_oldest(self.engine, task)) is not None:
             step, gone = released
             self._forget(gone)
+            if not self.warn_once(task.name, "uncommitted"):
+                continue
             warnings.warn(
                 f"what task {task.name!r} used in training step {step} cannot be undone any more: more than "
                 f"{task.settings.max_uncommitted_steps} steps were used without a commit. Call commit(step) when the "
-                "trainer's checkpoint of a step is on disk, or set max_uncommitted_steps",
+                "trainer's checkpoint of a step is on disk, or set max_uncommitted_steps. This is said once for each task",
                 UncommittedWarning,
                 stacklevel=2,
             )

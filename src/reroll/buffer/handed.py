@@ -84,4 +84,7 @@ class Handed:
             ):
                 distances = [None if v is None else abs((step or 0) - v - 1) for v in group.versions]
                 write_staleness(group.items, distances)
+        if self.status == COMPLETED and not self.leaves:
+            for group in self.groups:
+                group.freeze()
         return shown

@@ -293,7 +293,8 @@ class HandingOut(Shell):
 
     def _learn_steps(self, tasks: Iterable[Task], step: int | None) -> None:
         for task in tasks:
-            if step is not None and (later := task.log.after(step)):
+            later = None if step is None else task.log.after(step)
+            if later and self._groups.warn_once(task.name, f"earlier than {max(later)}"):
                 warnings.warn(
                     f"task {task.name!r} is asked for step {step} after step {max(later)} used groups, and is treated as if "
                     "it were at that one. If the trainer went back to an earlier checkpoint, call rewind(step) first, with "

@@ -17,6 +17,7 @@ from reroll.buffer.arguments import (
 )
 from reroll.buffer.handed import Handed
 from reroll.buffer.metrics import metrics_from
+from reroll.buffer.readers import Readers, checked_reader, start_of
 from reroll.buffer.report import Report, parts_of, stats_from
 from reroll.buffer.slicing import GROUPS_AT_ONCE, ROWS_AT_ONCE, Slicing, slices_of
 from reroll.buffer.stats import DiskUse, Stats
@@ -149,9 +150,35 @@ class Looking(Slicing):
         stats = stats_from([self._report()])
         return replace(stats, warnings=self._watch.look(stats))
 
-    async def metrics(self) -> dict[str, float]:
-        """Return a flat dict of numbers, ready for W&B or TensorBoard."""
-        return metrics_from(await self.stats())
+    async def metrics(self, *, reader: str | None = None, detail: bool = False) -> dict[str, float]:
+        """Return a flat dict of numbers, ready for W&B or TensorBoard.
+
+        Counts, means and rates are those of the interval since the previous call of the same reader; for its first call,
+        since the buffer was made or resumed. Gauges are as of now. `total/` holds counts since the beginning. One pass over
+        the resident rows.
+
+        Args:
+            reader: the name of the caller. Each name has intervals of its own; of 64 names the one that was silent for the
+                longest time is forgotten for a new one. None: the buffer's own reader, or that of the connection.
+            detail: whether all metrics are returned. Else they are at most 30, and those of single tasks only where there
+                are several.
+
+        Returns:
+            Numbers by name. What is not known, such as the mean reward of no groups, is left out.
+
+        Raises:
+            InvalidArgument: `reader` is not a name.
+            Closed: the buffer was closed.
+
+        Example: `wandb.log(await buffer.metrics(), step=step)`.
+
+        """
+        self._check_open()
+        name, everything = checked_reader(reader), checked_flag("detail", detail)
+        report = self._report()
+        total = stats_from([report])
+        self._watch.look(total)
+        return metrics_from(total, stats_from([self._readers.interval(report, name)]), detail=everything)
 
     def _report(self) -> Report:
         now, started = self._clock(), self._groups.flow.started
@@ -205,6 +232,17 @@ class Looking(Slicing):
         shown = [self._groups.show(given) for given in handed]
         self._disk.settle([group for given in handed for group in given.groups])
         return shown
+
+
+def interval_of(buffer: Looking, reader: str | None) -> tuple[Report, Report]:
+    """Return what the metrics of a buffer are made of: of all the time, and of the interval. Raises Closed."""
+    report, name = report_of(buffer), checked_reader(reader)
+    return report, buffer._readers.interval(report, name)  # noqa: SLF001  (of this module)
+
+
+def begin_intervals(buffer: Looking) -> None:
+    """Let the intervals of all readers begin now."""
+    buffer._readers = Readers(start_of(buffer._groups))  # noqa: SLF001  (of this module)
 
 
 def report_of(buffer: Looking) -> Report:

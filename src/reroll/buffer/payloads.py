@@ -54,6 +54,8 @@ class Payloads:
         self._groups: list[Group | None] = []  # by slot
         self._slot_of: dict[int, int] = {}  # by uid; also of groups that are out
         self._kept: dict[int, int] = {}  # the same of groups that were consumed, which may be undone
+        self.warned: set[tuple[str, str]] = set()
+        """Warnings that were given, by task and kind: each comes once."""
         self.keeper: Keeper | None = None
         self.witnesses: list[Witness] = []
 
@@ -162,6 +164,12 @@ class Payloads:
         self._kept = {
             g.uid: s for s, (g, p) in enumerate(zip(groups, places, strict=True)) if p == UNCOMMITTED
         }
+
+    def warn_once(self, task_name: str, kind: str) -> bool:
+        """Return whether a warning of this kind is the first one for a task."""
+        is_first = (task_name, kind) not in self.warned
+        self.warned.add((task_name, kind))
+        return is_first
 
     def _before_change(self, group: Group) -> None:
         for witness in self.witnesses:

@@ -214,8 +214,56 @@ class Putting(Shell):
         if done is None:
             raise InvalidArgument("step must be told: the training step that is done")
         self._engine.advanced = (done, serving)
+        current = done - done % self._engine.sync_interval if serving is None else serving
+        self._engine.version = max(current, self._engine.version or 0)
         for task in (*self._engine.tasks.values(), *self._engine.named_tasks()):
             self._groups.learn_step(task, done)
             task.advance(done, serving)
         self._waits.wake()
         await self._written()
+
+    async def version(self) -> int | None:
+        """Return the version of the weights that serve, None before the first `advance`.
+
+        `advance` raises it, and `rewind(k)` sets it to k. It survives a restart, `save` and `resume`. O(1).
+
+        Example: `version = await buffer.version()`, before generating; then `put(..., model_step=version)`.
+
+        """
+        self._check_open()
+        return self._engine.version
+
+    async def wait_version(self, v: int, timeout: float | None = None) -> int:
+        """Wait until the weights of version `v` or a later one serve.
+
+        Args:
+            v: the version to wait for.
+            timeout: seconds to wait at most.
+
+        Returns:
+            The version that serves. A later `rewind` may set it back.
+
+        Raises:
+            InvalidArgument: `v` is not an integer of at least 0.
+            WaitTimeout: the version was not reached in time.
+            Closed: the buffer was closed.
+
+        Example: `await buffer.wait_version(3, timeout=600)`.
+
+        """
+        self._check_open()
+        deadline = deadline_of(timeout)
+        wanted = checked_step("v", v)
+        if wanted is None:
+            raise InvalidArgument("v must be a version, not None; name the version to wait for")
+        engine = self._engine
+        await self._wait(  # in a queue of its own: waiters for a version hold up no other call
+            [object()],
+            lambda: engine.version is not None and engine.version >= wanted,
+            deadline,
+            lambda: (
+                f"wait_version({wanted}) timed out: version {engine.version} serves; nothing was changed."
+            ),
+        )
+        assert engine.version is not None  # noqa: S101  (it was reached)
+        return engine.version

@@ -135,6 +135,7 @@ class Saving(Shell):
         checked_choice("newer", newer, ("keep", "expire"))
         for task in self._engine.tasks.values():
             check_rewind(task, last)
+        self._engine.version = version
         advanced, serving = self._engine.advanced
         self._engine.advanced = (min(advanced, version), None if serving is None else min(serving, version))
         for task in self._engine.named_tasks():

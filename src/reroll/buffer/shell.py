@@ -19,6 +19,7 @@ from reroll.buffer.handed import Handed
 from reroll.buffer.leases import Leases
 from reroll.buffer.out import Until
 from reroll.buffer.put_ids import PutIds
+from reroll.buffer.readers import Readers, start_of
 from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservation, Reservations
 from reroll.buffer.storable import Storable
@@ -72,6 +73,7 @@ class Shell:
         self._leases = Leases(groups)
         self._reservations = Reservations()
         self._watch = Watch()
+        self._readers = Readers()
         self._disk: Disk | None = None
         self._allow_pickle = allow_pickle
         self._storable = Storable(allow_pickle=allow_pickle)
@@ -135,6 +137,7 @@ class Shell:
         self._groups.flow.restore(memory.small["flow"])
         self._groups.flow.started = self._clock()
         self._watch = Watch()
+        self._readers = Readers(start_of(self._groups))
         self._groups.restore_rules(memory.small["rules"])
         self._leases.restore(memory.small["last_lease"], memory.leases)
         self._reservations.last = memory.small["last_reservation"]
@@ -346,7 +349,7 @@ class Shell:
         possible: Callable[[], bool],
         deadline: float | None,
         what: Callable[[], str],
-        tasks: Iterable[Task],
+        tasks: Iterable[Task] = (),
     ) -> bool:
         waited = await self._waits.until(
             queues,

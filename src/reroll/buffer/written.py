@@ -75,6 +75,7 @@ class _Engine(TypedDict):
     last_tick: Whole
     last_use: Whole
     advanced: tuple[Whole, Whole | None]
+    version: NotRequired[Whole | None]
     rng: _Random
     tasks: dict[str, _Task]
 

@@ -55,6 +55,10 @@ class Moves:
         self._recently_named: deque[Task] = deque(maxlen=_KEPT_IN_MIND)
         self.rng = np.random.Generator(np.random.PCG64(seed))
         self.advanced: tuple[int, int | None] = (0, None)  # as told last, for tasks that come later
+        self.version: int | None = None
+        """Version of the weights that serve, as of the last `advance` or `rewind`; None before the first."""
+        self.sync_interval = 1
+        """After how many training steps the weights are synchronised, unless `advance` names a version."""
         self.last_uid = 0
         self.uid_shard = (0, 1)
         """Which of how many shards this is: uids are never those of another."""

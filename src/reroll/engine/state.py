@@ -27,6 +27,7 @@ def small_state_of(engine: Engine) -> dict[str, Any]:
         "last_tick": engine.last_tick,
         "last_use": engine.last_use,
         "advanced": list(engine.advanced),
+        "version": engine.version,
         "rng": _rng_state(engine.rng),
         "salt": engine.columns.salt,
         "tasks": {name: task.state() for name, task in engine.tasks.items()},
@@ -71,6 +72,7 @@ def restore(engine: Engine, state: Mapping[str, Any]) -> None:
     engine.last_use = state["last_use"]
     step, version = state["advanced"]
     engine.advanced = (step, version)
+    engine.version = state.get("version")
 
 
 def write_off(engine: Engine) -> None:

@@ -35,8 +35,8 @@ class FileSource:
     async def ledger(self) -> dict[str, dict[str, Amount]]:
         return await self._ask(lambda buffer: buffer.ledger())
 
-    async def metrics(self) -> dict[str, float]:
-        return await self._ask(lambda buffer: buffer.metrics())
+    async def metrics(self, *, reader: str | None = None, detail: bool = False) -> dict[str, float]:
+        return await self._ask(lambda buffer: buffer.metrics(reader=reader, detail=detail))
 
     async def count_statuses(
         self, task_names: Iterable[str], statuses: Iterable[Status | str]

@@ -1,5 +1,6 @@
 """View: what can be seen of a buffer, the same whatever it is and wherever it lives. It has no verb that changes anything."""
 
+import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
@@ -18,7 +19,7 @@ class Source(Protocol):
 
     async def stats(self) -> Stats: ...
     async def ledger(self) -> dict[str, dict[str, Amount]]: ...
-    async def metrics(self) -> dict[str, float]: ...
+    async def metrics(self, *, reader: str | None = None, detail: bool = False) -> dict[str, float]: ...
     async def count_statuses(
         self, task_names: Iterable[str], statuses: Iterable[Status | str]
     ) -> dict[str, dict[Status, int]]: ...
@@ -48,6 +49,7 @@ class View:
     ) -> None:
         self._source = source
         self._close = close
+        self._reader = f"view {uuid.uuid4().hex}"
         self.title = title
         """What is looked at: a path, an address or a name."""
         self.kind = kind
@@ -61,9 +63,9 @@ class View:
         """Return, by task, where every group and token is, or how it left."""
         return await self._source.ledger()
 
-    async def metrics(self) -> dict[str, float]:
-        """Return a flat dict of numbers."""
-        return await self._source.metrics()
+    async def metrics(self, *, detail: bool = False) -> dict[str, float]:
+        """Return a flat dict of numbers, of the interval since the previous call of this view."""
+        return await self._source.metrics(reader=self._reader, detail=detail)
 
     async def count_statuses(
         self, task_names: Iterable[str], statuses: Iterable[Status | str]

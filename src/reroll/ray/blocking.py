@@ -21,6 +21,8 @@ class BlockingRayReplayBuffer:
     reserve = blocking(Handle.reserve)
     release = blocking(Handle.release)
     advance = blocking(Handle.advance)
+    version = blocking(Handle.version)
+    wait_version = blocking(Handle.wait_version)
     get = blocking(Handle.get)
     lease = lending(Handle.lease)
     take_batch = blocking(Handle.take_batch)

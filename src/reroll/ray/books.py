@@ -30,6 +30,8 @@ class Record(msgspec.Struct):
     """By task."""
     steps: dict[str, int] = {}
     """The training step of each task that has one."""
+    version: int | None = None
+    """Of the weights that serve."""
 
 
 class Books:

@@ -172,6 +172,8 @@ class Handle:
     reserve = asking(ReplayBuffer.reserve)
     release = asking(ReplayBuffer.release)
     advance = asking(ReplayBuffer.advance)
+    version = asking(ReplayBuffer.version)
+    wait_version = asking(ReplayBuffer.wait_version)
     get = asking(ReplayBuffer.get)
     take_batch = asking(ReplayBuffer.take_batch)
     sample = asking(ReplayBuffer.sample)

@@ -52,6 +52,11 @@ def _tables(answers: list[Any], _: Arguments) -> Any:
     return pa.concat_tables(answers, promote_options="default").sort_by("uid")
 
 
+def _version(answers: list[int | None], _: Arguments) -> int | None:
+    """Return the version that serves wherever `advance` has arrived."""
+    return min((version for version in answers if version is not None), default=None)
+
+
 MERGES: Final[Mapping[str, Merge]] = {
     "count": lambda answers, _: sum(answers),
     "count_statuses": _by_task,
@@ -64,6 +69,7 @@ MERGES: Final[Mapping[str, Merge]] = {
     "rewind": lambda answers, _: sum(answers),
     "advance": lambda _answers, _: None,
     "set_sampler": lambda _answers, _: None,
+    "version": _version,
     "ledger": _ledger,
     "query": _query,
     "to_arrow": _tables,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from reroll.buffer.batch import Batch
 from reroll.buffer.groups import Groups
-from reroll.buffer.looking import report_of
+from reroll.buffer.looking import begin_intervals, interval_of, report_of
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.report import Report
 from reroll.buffer.reservations import Reservation
@@ -66,9 +66,11 @@ _LOOK: Final = frozenset(
             "ledger",
             "stats",
             "report",
+            "interval",
             "save",
         ),
-        *("is_ready", "wait_ready", "available", "grown", "weight", "out", "printed", "knows_put"),
+        *("is_ready", "wait_ready", "version", "wait_version"),
+        *("available", "grown", "weight", "out", "printed", "knows_put"),
     )
 )
 """Verbs that change nothing."""
@@ -229,8 +231,11 @@ class Shard:
         record = await self._books.read()
         if record is not None and record.life == self._place.life:
             self._losses = record.losses
+            if groups.engine.version is None:
+                groups.engine.version = record.version
             if groups.engine.last_uid < record.last_uid and not groups.engine.last_uid:
                 write_off(groups.engine, record)
+                begin_intervals(buffer)
                 self._losses += 1
         self._groups = groups
         self._books.note()
@@ -252,7 +257,10 @@ class Shard:
 
     def _record(self) -> Record:
         engine = self._here.engine
-        return Record(self._place.life, self._losses, engine.last_uid, ledgers_of(engine), steps_of(engine))
+        return Record(
+            *(self._place.life, self._losses, engine.last_uid),
+            *(ledgers_of(engine), steps_of(engine), engine.version),
+        )
 
     @property
     def _here(self) -> Groups:
@@ -389,6 +397,9 @@ class Shard:
 
     async def _do_report(self) -> Report:
         return report_of(await self._open())
+
+    async def _do_interval(self, reader: str) -> tuple[Report, Report]:
+        return interval_of(await self._open(), reader)
 
     async def _do_ack(self, lease: int, train_step: int | None = None) -> None:
         self._holders.settle(("lease", lease))

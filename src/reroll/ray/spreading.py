@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import ray
 
-from reroll.buffer.arguments import checked_step, checked_task, checked_uids
+from reroll.buffer.arguments import checked_flag, checked_step, checked_task, checked_uids
 from reroll.buffer.metrics import metrics_from
+from reroll.buffer.readers import checked_reader, connection_reader
 from reroll.buffer.report import stats_from
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.stats import Stats
@@ -61,6 +62,7 @@ class Spread:
         self._keeps_refs = keeps_refs
         self._scratch = Scratch(shared=shares_memory)
         self._dice = random.Random()
+        self._reader = connection_reader(uuid.uuid4().hex)
         self._watch = Watch(logs=False)  # the shards log
         self._handing = HandOut(config, lines, beat_s, shares_memory=shares_memory)
 
@@ -279,6 +281,22 @@ class Spread:
     def _granted_by(self, reservation: Reservation) -> int:
         return reservation.id % len(self.lines)
 
+    async def _wait_version(self, arguments: dict[str, Any]) -> int:
+        """Wait until every shard has the version: then a group that is reserved or put meets the same one everywhere."""
+        timeout = arguments.get("timeout")
+        deadline_of(timeout)
+        waits = [
+            asyncio.ensure_future(line.call("wait_version", arguments, timeout=timeout))
+            for line in self.lines
+        ]
+        try:
+            reached: list[int] = await asyncio.gather(*waits)
+            return min(reached)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
     # --- handing out
 
     async def _get(self, arguments: dict[str, Any]) -> list[list[Any]]:
@@ -385,7 +403,12 @@ class Spread:
         return replace(stats, warnings=self._watch.look(stats))
 
     async def _metrics(self, arguments: dict[str, Any]) -> dict[str, float]:
-        return metrics_from(await self._stats(arguments))
+        reader = checked_reader(arguments.get("reader")) or self._reader
+        detail = checked_flag("detail", arguments.get("detail", False))
+        answers = await self.each("interval", [{"reader": reader}] * len(self.lines))
+        total, interval = (stats_from(reports) for reports in zip(*answers, strict=True))
+        self._watch.look(total)
+        return metrics_from(total, interval, detail=detail)
 
     async def _to_pandas(self, arguments: dict[str, Any]) -> Any:
         return (await self.call("to_arrow", arguments)).to_pandas()

@@ -35,6 +35,7 @@ STATE_SLOTS: Final = (
     *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "checkout"),
 )
 _state: Final = attrgetter(*STATE_SLOTS)
+_arrays: Final = attrgetter(*STATE_SLOTS[:7], "routed_experts")
 
 
 class Rollout:
@@ -229,6 +230,12 @@ class Rollout:
         versions, tokens = self._response_model_steps, self._response_ids
         if tokens is not None and (missing := len(tokens) - len(versions)) > 0:
             self._response_model_steps = versions.extended(model_step, missing)
+
+    def freeze(self) -> None:
+        """Make the arrays read-only, without a copy; fields can still be assigned."""
+        for array in _arrays(self):
+            if type(array) is np.ndarray:
+                array.setflags(write=False)
 
     def clear_response(self) -> None:
         """Become what `reset` makes of any object, without a check of each value. O(1)."""

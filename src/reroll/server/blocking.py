@@ -29,6 +29,8 @@ class BlockingClient:
     reserve = blocking(Client.reserve)
     release = blocking(Client.release)
     advance = blocking(Client.advance)
+    version = blocking(Client.version)
+    wait_version = blocking(Client.wait_version)
     get = blocking(Client.get)
     lease = lending(Client.lease)
     take_batch = blocking(Client.take_batch)

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from reroll.buffer.arguments import Where, checked_task
 from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.readers import connection_reader
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.errors import CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
@@ -101,6 +102,8 @@ class Client:
     reserve = asking(ReplayBuffer.reserve)
     release = asking(ReplayBuffer.release)
     advance = asking(ReplayBuffer.advance)
+    version = asking(ReplayBuffer.version)
+    wait_version = asking(ReplayBuffer.wait_version)
     is_ready = asking(ReplayBuffer.is_ready)
     wait_ready = asking(ReplayBuffer.wait_ready)
     ack_lease = asking(ReplayBuffer.ack_lease)
@@ -124,7 +127,12 @@ class Client:
     query = asking(ReplayBuffer.query)
     ledger = asking(ReplayBuffer.ledger)
     stats = asking(ReplayBuffer.stats)
-    metrics = asking(ReplayBuffer.metrics)
+
+    @same_words(ReplayBuffer.metrics)
+    async def metrics(self, *, reader: str | None = None, detail: bool = False) -> dict[str, float]:
+        name = connection_reader(self._name) if reader is None else reader
+        numbers: dict[str, float] = await self._call("metrics", {"reader": name, "detail": detail})
+        return numbers
 
     # --- groups go in
 

@@ -8,11 +8,14 @@ from reroll.testing.buffer.bounds import BoundSuite, LeaseBoundSuite
 from reroll.testing.buffer.cancelling import CancellationSuite
 from reroll.testing.buffer.drops import DropSuite
 from reroll.testing.buffer.hand_out import HandOutSuite
+from reroll.testing.buffer.intervals import IntervalSuite
 from reroll.testing.buffer.limits import LimitSuite
 from reroll.testing.buffer.look_and_change import LookAndChangeSuite
 from reroll.testing.buffer.puts import PutSuite
 from reroll.testing.buffer.rolled_again import RolledAgainSuite, RolledUnderLeaseSuite
 from reroll.testing.buffer.samplers import SamplerSuite
+from reroll.testing.buffer.shared import SharedSuite
+from reroll.testing.buffer.versions import VersionSuite
 from reroll.testing.buffer.waiting import WaitingSuite
 
 
@@ -25,6 +28,9 @@ class VerbSuite(
     SamplerSuite,
     DropSuite,
     RolledAgainSuite,
+    VersionSuite,
+    IntervalSuite,
+    SharedSuite,
 ):
     """One call at a time. Subclass as `class TestMine(VerbSuite)` with `make`; pytest runs the rest."""
 

@@ -53,6 +53,26 @@ class WaitingSuite(Hooks):
         )
         assert len(buffer) == 0
 
+    async def test_waiters_for_a_version_wake_when_it_serves(self, new: New) -> None:
+        buffer = await new()
+        first, second = [await self.start(buffer.wait_version(v)) for v in (1, 3)]
+        await buffer.put(group(), "t")
+        await buffer.advance(1)
+        assert await first == 1
+        await self.settle()
+        assert not second.done()
+        cancelled = await self.start(buffer.wait_version(3))
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        await buffer.advance(4)
+        assert await second == 4
+        waiting = await self.start(buffer.wait_version(9))
+        await buffer.rewind(2)
+        await self.settle()
+        assert not waiting.done()
+        await buffer.advance(9)
+        assert await waiting == 9
+
     async def test_takers_of_one_pool_keep_their_order(self, new: New) -> None:
         buffer = await new()
         large = await self.start(buffer.take_batch({"t": 2}, wait=True))

@@ -1,0 +1,96 @@
+"""Warnings that come once for each task, and arrays that are read-only."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from reroll import Mixture, Prioritized, ReplayBufferConfig, UncommittedWarning
+from reroll.testing.buffer.builders import group, put_all
+
+
+@pytest.fixture(params=["memory", "durable"])
+def store(request, tmp_path):
+    return {} if request.param == "memory" else {"store": tmp_path}
+
+
+async def test_steps_without_a_commit_are_warned_of_once_for_each_task(store):
+    config = ReplayBufferConfig(sampler="fifo", max_uncommitted_steps=1, **store)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        async with config.build() as buffer:
+            for step in range(1, 8):
+                for task in ("t", "u"):
+                    await buffer.put(group(), task)
+                    await buffer.get(1, task, "completed", train_step=step)
+    assert {warning.category for warning in caught} == {UncommittedWarning}
+    first, second = (str(warning.message) for warning in caught)
+    assert "task 't' used in training step 1" in first
+    assert "task 'u' used in training step 1" in second
+
+
+async def test_earlier_steps_are_warned_of_once(store):
+    config = ReplayBufferConfig(sampler="fifo", max_uncommitted_steps=9, **store)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        async with config.build() as buffer:
+            await put_all(buffer, "t", *(group() for _ in range(5)))
+            for step in (5, 1, 2, 3):
+                await buffer.get(1, "t", "completed", train_step=step)
+    (warning,) = caught
+    assert "asked for step 1 after step 5" in str(warning.message)
+
+
+@pytest.mark.parametrize(
+    "sampler", [Prioritized(half_life=2.0), Mixture(0.5, replay=Prioritized(half_life=2.0))]
+)
+async def test_groups_without_versions_are_warned_of_once_where_versions_decay(sampler, store):
+    config = ReplayBufferConfig(sampler=sampler, max_times_sampled=None, **store)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        async with config.build() as buffer:
+            await buffer.put(group(), "t", model_step=1)
+            await buffer.put(group(status="failed"), "t")
+            assert caught == []
+            await put_all(buffer, "t", group(), group())
+            await put_all(buffer, "u", group())
+    first, second = (str(warning.message) for warning in caught)
+    assert "task 't' has half_life=2 versions" in first
+    assert "task 'u' has half_life=2 versions" in second
+
+
+async def test_arrays_of_leases_and_peeks_are_read_only_and_not_copied():
+    buffer = ReplayBufferConfig(sampler="fifo").build()
+    ids = np.array([7, 8], np.int32)
+    for _ in range(3):
+        await buffer.put(group(response_ids=ids), "t")
+    async with buffer.lease({"t": 1}) as batch:
+        (item,) = batch.groups["t"][0]
+        assert item.response_ids is ids
+        with pytest.raises(ValueError, match="read-only"):
+            item.response_ids[0] = 0
+        item.response_ids = [1]  # fields can be assigned
+    ((peeked,),) = await buffer.peek([2])
+    assert not peeked.prompt_ids.flags.writeable
+
+
+async def test_a_group_that_leaves_belongs_to_its_taker():
+    buffer = ReplayBufferConfig(sampler="fifo").build()
+    await buffer.put(group(), "t")
+    ((item,),) = await buffer.get(1, "t", "completed")
+    item.response_ids[0] = 5
+    assert item.response_ids[0] == 5
+
+
+async def test_objects_of_other_classes_stay_as_they_are():
+    class Own:
+        def __init__(self):
+            self.status, self.seq_staleness = "completed", 0
+            self.response_ids, self.response_model_steps = np.array([1, 2]), None
+
+    buffer = ReplayBufferConfig(sampler="uniform", max_times_sampled=None).build()
+    own = Own()
+    await buffer.put([own], "t")
+    (sample,) = await buffer.sample(1, "t")
+    assert sample.group[0] is own
+    own.response_ids[0] = 5
