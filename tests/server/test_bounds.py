@@ -1,7 +1,9 @@
 """Peers that send or ask for far too much: the memory of the server stays within its limits, and others are answered."""
 
 import asyncio
+import os
 import re
+import resource
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,14 +13,16 @@ import msgspec
 import pytest
 import zmq
 
-from reroll import InvalidArgument, connect
+from reroll import InvalidArgument, ReplayBufferConfig, Server, connect
 from reroll.codec import codes
 from reroll.codec.arrays import UINT8
 from reroll.codec.framing import join
 from reroll.remote.values import to_bytes
+from reroll.server import Limits
 from reroll.server.wire import HEAD, Call, ToServer, frames_of
 from reroll.testing.buffer.builders import group
 from server.program import Program
+from server.waiting import until
 
 PENDING_BYTES = 32 << 20
 ALLOWED = PENDING_BYTES + (100 << 20)
@@ -89,7 +93,7 @@ async def test_memory_stays_within_the_limits_and_others_are_answered(frames, ti
     async with AsyncExitStack() as stack:
         server = stack.enter_context(Program("--max-pending-bytes", str(PENDING_BYTES)))
         other = await stack.enter_async_context(connect(server.address))
-        await asyncio.gather(*(other.put(group(n), "t") for n in range(900)))
+        await asyncio.gather(*(other.put(group(n), "t", tags={"text": "x" * 8000}) for n in range(900)))
         before = peak_bytes(server.process.pid)
         peer = stack.enter_context(Peer(server.address))
 
@@ -125,3 +129,49 @@ async def test_a_client_with_more_calls_than_fit_into_a_message_is_served():
         async with connect(server.address, heartbeat_s=0.2) as client:
             waiting = [asyncio.ensure_future(client.is_ready({"t": n})) for n in range(1, 20_001)]
             assert not any(await asyncio.gather(*waiting))
+
+
+FEW_FILES = 128
+
+
+def processor_s(pid: int) -> float:
+    """Return how long a process has run on processors."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_idle_connections_do_not_stop_other_clients_nor_take_a_processor():
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(Program())
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (FEW_FILES, FEW_FILES))
+        before = await stack.enter_async_context(connect(server.address, heartbeat_s=0.2))
+        await before.put(group("g"), "t")
+        context = stack.enter_context(zmq.Context())
+        for _ in range(200):
+            peer = stack.enter_context(context.socket(zmq.DEALER))
+            peer.setsockopt(zmq.LINGER, 0)
+            peer.setsockopt(zmq.RECONNECT_IVL, -1)
+            peer.connect(server.address)
+        used, started = processor_s(server.process.pid), time.monotonic()
+        after = await stack.enter_async_context(connect(server.address))
+        for client in (before, after):
+            assert await asyncio.wait_for(client.count("t", "completed"), PATIENCE_S) == 1
+        await asyncio.sleep(2.0)  # what it takes while nothing is asked
+        took = time.monotonic() - started
+        assert processor_s(server.process.pid) - used < 0.5 * took
+
+
+async def test_a_peer_that_says_nothing_after_its_handshake_is_closed(monkeypatch):
+    monkeypatch.setattr("reroll.server.server._SILENT_S", 0.5)
+    limits = Limits(client_ttl_s=0.5)
+    async with (
+        Server(ReplayBufferConfig(sampler="fifo"), "tcp://127.0.0.1:0", limits=limits) as server,
+        connect(server.address, heartbeat_s=0.1) as client,
+    ):
+        await client.count("t", "completed")
+        with Peer(server.address) as peer:
+            events = peer.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            await until(lambda: bool(events.poll(0)))
+            peer.socket.disable_monitor()
+            events.close()
+        assert await client.count("t", "completed") == 0

@@ -4,6 +4,7 @@ wire         messages and their version
 port         a socket in an event loop
 keys, gate   key pairs, who may connect, who was denied
 limits       what each client may take up
+silence      connections that have sent nothing
 session      one client, as the server sees it
 serving      what is done for a call; starting: at once, as far as it need not wait
 memory       how a program that is nothing but a server treats its memory

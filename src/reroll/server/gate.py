@@ -11,6 +11,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from reroll.server.keys import KeyPair
 from reroll.server.port import Port
+from reroll.server.silence import Silent
 
 log: Final = logging.getLogger("reroll.server")
 _ASKED_AT: Final = "inproc://zeromq.zap.01"
@@ -22,6 +23,11 @@ _FAILURES: Final[Mapping[int, str]] = {
     zmq.Event.HANDSHAKE_FAILED_AUTH: "its key is not on the list",
 }
 
+_CONNECTIONS: Final = (
+    *(zmq.Event.ACCEPTED, zmq.Event.ACCEPT_FAILED),
+    *(zmq.Event.CLOSED, zmq.Event.DISCONNECTED),
+)
+
 
 class Gate:
     """Lets nobody in who is not on the list; without keys, everybody."""
@@ -32,18 +38,19 @@ class Gate:
         socket: "zmq.Socket[bytes]",
         pair: KeyPair | None,
         allowed: Mapping[str, str] | None,
+        silent: Silent,
     ) -> None:
         self._context = context
         self._socket = socket
         self._pair = pair
         self._allowed = allowed or {}
+        self._silent = silent
         self._ports: list[Port] = []
         self._denied: dict[tuple[str, ...], tuple[float, int]] = {}
 
     def open(self) -> None:
         """Guard the socket, before it is bound."""
-        failures = sum(_FAILURES)
-        watching = self._socket.get_monitor_socket(failures)
+        watching = self._socket.get_monitor_socket(sum(_FAILURES) + sum(_CONNECTIONS))
         self._ports.append(Port(watching, self._tell))
         if self._pair is None:
             return
@@ -77,10 +84,15 @@ class Gate:
 
     def _tell(self, frames: Sequence[Any]) -> None:
         event = parse_monitor_message([frame.bytes for frame in frames])
-        reason = _FAILURES.get(event["event"])
-        if (
-            reason is not None and event["event"] != zmq.Event.HANDSHAKE_FAILED_AUTH
-        ):  # told above, with the key
+        kind, value = event["event"], int(event["value"])
+        if kind == zmq.Event.ACCEPTED:
+            self._silent.opened(value)
+        elif kind == zmq.Event.ACCEPT_FAILED:
+            self._silent.make_room()
+        elif kind in _CONNECTIONS:
+            self._silent.closed(value)
+        reason = _FAILURES.get(kind)
+        if reason is not None and kind != zmq.Event.HANDSHAKE_FAILED_AUTH:  # told above, with the key
             self._deny(reason=reason, at=event["endpoint"].decode(errors="replace"))
 
     def _deny(self, **told: str) -> None:

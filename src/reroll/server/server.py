@@ -26,6 +26,7 @@ from reroll.server.limits import Limits
 from reroll.server.port import Port, kept
 from reroll.server.serving import Service, Serving
 from reroll.server.session import Session
+from reroll.server.silence import Silent
 from reroll.server.wire import (
     VERSION,
     Answer,
@@ -47,6 +48,8 @@ _WAITING: Final = 64
 _FAREWELL_S: Final = 2.0
 """How long the last answers have to leave when the server stops."""
 
+_SILENT_S: Final = 10.0
+"""A connection has so long for its first message."""
 _TOLD_EVERY_S: Final = 1.0
 """Seconds between two log lines of the same kind that any peer can cause."""
 
@@ -136,7 +139,8 @@ class Server:
         socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.IPV6, "[" in self._bind)
-        self._gate = Gate(context, socket, self._pair, self._allowed)
+        self._silent = Silent(max(_SILENT_S, self._limits.client_ttl_s), self._limits.max_clients)
+        self._gate = Gate(context, socket, self._pair, self._allowed, self._silent)
         self._gate.open()
         try:
             socket.bind(self._bind)
@@ -212,6 +216,8 @@ class Server:
         except Malformed as error:
             self._count_malformed(identity, str(error))
             return
+        if len(self._silent):
+            self._silent.spoke(int(frames[0].get(zmq.SRCFD)))
         if message.session is not None:
             if (other := self._sessions.get(message.session)) is not None:
                 other.heard_at = time.monotonic()
@@ -361,6 +367,7 @@ class Server:
             if self._port is not None:
                 await self._port.read_waiting(2 * len(self._sessions))
             looked_at = now = time.monotonic()
+            self._silent.end_old()
             for session in self._sessions.values():
                 session.heard_at = min(now, session.heard_at + late)
             for session in list(self._sessions.values()):
