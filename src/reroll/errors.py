@@ -7,6 +7,7 @@ RerollError
 ├── LeaseExpired     (TimeoutError)    groups of a lease were handed out again before it was acknowledged
 ├── Superseded       (RuntimeError)    a group that another producer has put since
 ├── Closed           (RuntimeError)    the table, buffer or preparer was shut down
+├── ForkedProcess    (RuntimeError)    an object of the parent was used in a forked child
 ├── Unreachable      (ConnectionError)  the server did not answer for too long
 ├── ProtocolMismatch (ConnectionError)  the other side speaks another version, or is no reroll server
 ├── LimitReached     (RuntimeError)    a client has more calls or bytes under way than the server allows
@@ -84,6 +85,13 @@ class Superseded(RerollError, RuntimeError):  # noqa: N818
 
 class Closed(RerollError, RuntimeError):  # noqa: N818
     """The table, buffer or preparer was shut down; this call was not carried out."""
+
+
+class ForkedProcess(RerollError, RuntimeError):  # noqa: N818
+    """An object of the parent process was used in its forked child; nothing was changed in either.
+
+    Start the child with the spawn method and build or connect there, or serve the buffer and connect in the child.
+    """
 
 
 class Unreachable(RerollError, ConnectionError):  # noqa: N818

@@ -5,7 +5,6 @@ order of arrival, by the call that makes their turn possible; nobody polls.
 """
 
 import math
-import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from reroll.engine.state import restore, state_of
 from reroll.engine.task import TaskSettings
 from reroll.errors import Closed, InvalidArgument, InvalidConfig, UnknownUid
 from reroll.sample import Sample, sample_infos
-from reroll.waiting import ThreadWaits, deadline_of
+from reroll.waiting import Guard, ThreadWaits, deadline_of
 
 _TASK = "table"
 _INSERT, _SAMPLE = "insert", "sample"  # the queues of waiters
@@ -87,8 +86,8 @@ class Table:
         self._slot_of: dict[Hashable, int] = {}
         self._keys: list[Hashable] = []  # by slot
         self._data: list[Any] = []  # by slot
-        self._lock = threading.Lock()
-        self._waits = ThreadWaits(self._lock)
+        self._guard = Guard("the table")
+        self._waits = ThreadWaits(self._guard)
         self._shutdown = False
 
     @classmethod
@@ -111,7 +110,7 @@ class Table:
         values = {"priority": checked_priority(priority)}
         hash(key)  # a key that cannot be one is refused here, not half-way
         deadline = deadline_of(timeout)
-        with self._lock:
+        with self._guard:
             if key not in self._slot_of:
                 self._wait(
                     _INSERT, lambda: key in self._slot_of or self._engine.can_insert(self._task), deadline
@@ -134,7 +133,7 @@ class Table:
         its use limit. Raises WaitTimeout after `timeout` seconds, InvalidArgument if the limiter can never allow n.
         """
         deadline = deadline_of(timeout)
-        with self._lock:
+        with self._guard:
             if not self._wait_to_sample(n, deadline, replace=replace):
                 return None
             if replace:
@@ -152,7 +151,7 @@ class Table:
     ) -> list[Sample] | None:
         """Sample as `sample` does, and return each item with the information of its draw."""
         deadline = deadline_of(timeout)
-        with self._lock:
+        with self._guard:
             if not self._wait_to_sample(n, deadline, replace=replace):
                 return None
             drawn = self._engine.draw(self._task, n, replace=replace)
@@ -170,7 +169,7 @@ class Table:
         Raises UnknownUid (a KeyError) that names the first key that the table does not hold.
         """
         wanted = _collection(keys, "get")
-        with self._lock:
+        with self._guard:
             for key in wanted:
                 if key not in self._slot_of:
                     raise UnknownUid(
@@ -186,7 +185,7 @@ class Table:
         if not isinstance(priorities, Mapping):
             raise InvalidArgument(f"priorities must be a mapping of keys to numbers, not {priorities!r}")
         checked = {key: checked_priority(value, f"priority of {key!r}") for key, value in priorities.items()}
-        with self._lock:
+        with self._guard:
             known = [key for key in checked if key in self._slot_of]
             self._engine.set_priorities(
                 self._slots(known), np.array([checked[key] for key in known], np.float64)
@@ -197,7 +196,7 @@ class Table:
     def delete(self, keys: Iterable[Hashable]) -> int:
         """Delete items by key and return how many there were; unknown keys are passed over."""
         wanted = dict.fromkeys(_collection(keys, "delete"))
-        with self._lock:
+        with self._guard:
             slots = self._slots([key for key in wanted if key in self._slot_of])
             self._engine.delete(slots)
             self._drop(slots)
@@ -206,14 +205,14 @@ class Table:
 
     def reset(self) -> None:
         """Delete all items; the limiter starts anew."""
-        with self._lock:
+        with self._guard:
             self._drop(self._engine.columns.alive())
             self._engine.reset()
             self._waits.wake()
 
     def shutdown(self) -> None:
         """Wake every waiter: samples return None, inserts raise Closed. What is stored stays until it is deleted."""
-        with self._lock:
+        with self._guard:
             self._shutdown = True
             self._waits.wake()
 
@@ -225,7 +224,7 @@ class Table:
     def can_insert(self, n: int = 1) -> bool:
         """Return whether n inserts could go ahead at this moment. Raises InvalidArgument for n below 1."""
         _check_count(n)
-        with self._lock:
+        with self._guard:
             return self._engine.can_insert(self._task, n)
 
     def can_sample(self, n: int = 1) -> bool:
@@ -234,7 +233,7 @@ class Table:
         Raises InvalidArgument for n below 1.
         """
         _check_count(n)
-        with self._lock:
+        with self._guard:
             return self._can_sample(n)
 
     @property
@@ -244,7 +243,7 @@ class Table:
 
     @rate_limiter.setter
     def rate_limiter(self, limiter: Limiter) -> None:
-        with self._lock:
+        with self._guard:
             settings = replace(self._settings, limiter=limiter_of(limiter))
             self._settings = self._task.settings = settings
             self._largest_sample = _largest_sample(settings)
@@ -253,7 +252,7 @@ class Table:
     @property
     def info(self) -> TableInfo:
         """Size, settings, counters, waiters and ledger, at one moment."""
-        with self._lock:
+        with self._guard:
             settings, counters = self._settings, self._task.counters
             return TableInfo(
                 size=len(self._slot_of),
@@ -272,20 +271,20 @@ class Table:
 
     def keys(self) -> list[Any]:
         """Return all keys, the oldest insert first."""
-        with self._lock:
+        with self._guard:
             return [self._keys[slot] for slot in self._engine.columns.alive().tolist()]
 
     def __len__(self) -> int:
-        with self._lock:
+        with self._guard:
             return len(self._slot_of)
 
     def __contains__(self, key: object) -> bool:
-        with self._lock:
+        with self._guard:
             return key in self._slot_of
 
     def state(self) -> dict[str, Any]:
         """Return all that is needed to go on with the same samples; items by reference."""
-        with self._lock:
+        with self._guard:
             alive = self._engine.columns.alive().tolist()
             return {
                 "engine": state_of(self._engine),
@@ -296,7 +295,7 @@ class Table:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Become what `state` told. Raises InvalidConfig, and changes nothing, for other selectors."""
         keys, data = list(state["keys"]), list(state["data"])
-        with self._lock:
+        with self._guard:
             if len(keys) > (self._settings.capacity or 0):
                 raise InvalidConfig(
                     f"{len(keys)} items were saved, but max_size is {self._settings.capacity}; raise it"

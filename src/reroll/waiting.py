@@ -5,7 +5,7 @@ possible now? It goes on when it is first in all its queues and the answer is ye
 the same, and others pass. Whoever changes something calls `wake`; a woken waiter asks once more and then acts by itself,
 so a waiter that is cancelled after it was woken has taken nothing. Whoever leaves wakes the next.
 
-`ThreadWaits` sleeps on a condition of the caller's lock, `LoopWaits` on a future of the running event loop.
+`ThreadWaits` sleeps on a lock while it lets go of the caller's guard, `LoopWaits` on a future of the running event loop.
 """
 
 import contextlib
@@ -14,9 +14,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from reroll import forking
 from reroll.errors import InvalidArgument, WaitTimeout, shown
+from reroll.interrupts import Interrupts, run_aside
 from reroll.rollout.foreign import read_number
 
 if TYPE_CHECKING:
@@ -152,12 +155,83 @@ class _Waiter:
         self.wake: Callable[[], None] = _nothing
 
 
-class ThreadWaits(_Line):
-    """Waiters are threads that hold `lock`; it is released while they sleep. All calls are made under the lock."""
+class Guard:
+    """The lock of an object that threads share. Its holder is never interrupted but where it sleeps.
 
-    def __init__(self, lock: threading.Lock) -> None:
+    In a forked child it raises ForkedProcess at once, also if another thread held it at the fork.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._home = forking.here()
+        self._lock = threading.Lock()
+        self._interrupts = Interrupts()
+
+    def __enter__(self) -> None:
+        forking.check(self._home, self._what)
+        self._interrupts.begin()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        self._interrupts.end()
+
+    def sleep(self, sleeper: threading.Lock, timeout: float = -1) -> None:
+        """Let go of the guard until `sleeper` can be acquired."""
+        self._lock.release()
+        try:
+            self._interrupts.wait(sleeper, timeout)
+        finally:
+            self._lock.acquire()
+
+    def outside(self, work: Callable[[], T]) -> T:
+        """Let go of the guard while work is done."""
+        self._lock.release()
+        try:
+            return work()
+        finally:
+            self._lock.acquire()
+
+    def aside(
+        self, work: Callable[[], T], *, stop: Callable[[], None] | None = None, leave: bool = False
+    ) -> T:
+        """Do the same for work that takes long, and touches nothing of the object; see `run_aside`."""
+        if self._interrupts.are_put_off:
+            return self.outside(lambda: run_aside(self._interrupts, work, stop=stop, leave=leave))
+        return self.outside(work)
+
+    def uninterrupted(self) -> AbstractContextManager[None]:
+        """Return a context in which this thread is not interrupted where it sleeps, either."""
+        return self._interrupts.held()
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Make a call under the guard, in a thread that no caller waits in."""
+        with self._lock:
+            call()
+
+
+class _Sleeper:
+    """A thread that sleeps until it is woken. All calls are made under the guard."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def sleep(self, seconds: float | None = None) -> None:
+        self._guard.sleep(self._lock, -1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+
+    def wake(self) -> None:
+        if self._lock.locked():
+            self._lock.release()
+
+
+class ThreadWaits(_Line):
+    """Waiters are threads that hold `guard`; it is released while they sleep. All calls are made under the guard."""
+
+    def __init__(self, guard: Guard) -> None:
         super().__init__()
-        self._lock = lock
+        self._guard = guard
 
     def block(
         self, queues: Iterable[Hashable], possible: Possible, deadline: float | None, what: Callable[[], str]
@@ -168,20 +242,15 @@ class ThreadWaits(_Line):
         waiter = _Waiter(queues, possible)
         if self._queues and self._is_free(waiter.queues) and possible():
             return False
-        condition = threading.Condition(self._lock)
-        waiter.wake = condition.notify
+        sleeper = _Sleeper(self._guard)
+        waiter.wake = sleeper.wake
         self._enter(waiter)
         try:
             while not self._may_go(waiter):
                 if (report := self.report()) is not None:
-                    self._lock.release()
-                    try:
-                        report()
-                    finally:
-                        self._lock.acquire()
+                    self._guard.outside(report)
                     continue
-                left = self._time_left(deadline, what)
-                condition.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+                sleeper.sleep(self._time_left(deadline, what))
         finally:
             self._leave(waiter)
         return True
@@ -196,11 +265,10 @@ class ThreadWaits(_Line):
         pass  # the lock is held; the caller's thread reports when it has released it
 
     def signal(self) -> "Signal":
-        return _ThreadSignal(self._lock)
+        return _ThreadSignal(self._guard)
 
     def post(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            call()
+        self._guard.post(call)
 
     def here(self) -> None:
         pass  # as in every thread
@@ -209,36 +277,38 @@ class ThreadWaits(_Line):
         call()  # whoever else is about to run waits for the lock
 
     async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        return await work
+        with self._guard.uninterrupted():
+            return await work
 
-    async def aside(self, work: Callable[[], T], stop: Callable[[], None] | None = None) -> T:  # noqa: ARG002
-        self._lock.release()
-        try:
-            return work()
-        finally:
-            self._lock.acquire()
+    async def aside(self, work: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
+        return self._guard.aside(work, stop=stop)
 
     async def pause(self) -> None:
-        await self.aside(_nothing)
+        self._guard.outside(_nothing)
 
     async def apart(self, work: Callable[[], T]) -> T:
-        return await self.aside(work)
+        return self._guard.aside(work, leave=True)
 
 
 class _ThreadSignal:
-    """Waited for and set under the lock."""
+    """Waited for and set under the guard."""
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self._condition = threading.Condition(lock)
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self._is_set = False
+        self._sleepers: list[_Sleeper] = []
 
     async def wait(self) -> None:
-        while not self._is_set:
-            self._condition.wait()
+        if not self._is_set:
+            sleeper = _Sleeper(self._guard)
+            self._sleepers.append(sleeper)
+            while not self._is_set:
+                sleeper.sleep()
 
     def set(self) -> None:
         self._is_set = True
-        self._condition.notify_all()
+        for sleeper in self._sleepers:
+            sleeper.wake()
 
 
 class LoopWaits(_Line):

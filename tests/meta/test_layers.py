@@ -18,10 +18,10 @@ SRC = Path(__file__).parents[2] / "src"
 # From the bottom up. A module imports from its own layer or from one below; "" is `reroll/__init__.py`, the public
 # surface of the core. A new top-level module or package is added here, in the lowest layer where it can live.
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("errors", frozenset({"errors", "_version"})),
+    ("errors", frozenset({"errors", "_version", "forking"})),
     ("what a rollout and a query are", frozenset({"rollout", "query"})),
     ("engine and store", frozenset({"engine", "codec", "store"})),
-    ("shells", frozenset({"waiting", "sample", "table", "buffer", "config", "checkpoint"})),
+    ("shells", frozenset({"interrupts", "waiting", "sample", "table", "buffer", "config", "checkpoint"})),
     ("public names of the core", frozenset({""})),
     ("prepare", frozenset({"prepare"})),
     ("reach", frozenset({"remote", "ray", "server"})),

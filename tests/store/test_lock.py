@@ -86,11 +86,11 @@ store = open_store(sys.argv[1])
 told, tell = os.pipe()
 child = os.fork()
 if child == 0:
-    from reroll.errors import Closed
+    from reroll.errors import ForkedProcess
     from reroll.store import Change
     try:
         store.write(Change(), print)
-    except Closed as error:
+    except ForkedProcess as error:
         print(error, flush=True)
     store.close()
     os.write(tell, b"x")
@@ -104,7 +104,7 @@ sys.stdin.readline()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_does_not_keep_the_lock(tmp_path):
     with start(FORKING, tmp_path) as holder:
-        assert f"open in process {holder.pid}" in holder.stdout.readline()
+        assert f"belongs to process {holder.pid}" in holder.stdout.readline()
         child = int(holder.stdout.readline())
         with pytest.raises(StoreLocked):
             open_store(tmp_path)

@@ -4,15 +4,15 @@ The coroutines of a buffer wait in one place only, and there a blocking buffer b
 end in the caller's thread, under a lock that is released while it waits; there is no event loop and no other thread.
 """
 
-import threading
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from reroll import forking
 from reroll.buffer.groups import Groups
 from reroll.buffer.plain_calls import Run, blocking, lending
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.waiting import ThreadWaits
+from reroll.waiting import Guard, ThreadWaits
 
 T = TypeVar("T")
 
@@ -24,26 +24,25 @@ def _completed(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    finally:
-        coroutine.close()
     raise AssertionError("a verb of a blocking buffer awaited something else than its waits")
 
 
-def under(lock: threading.Lock, waits: ThreadWaits) -> Run:
-    """Return how a coroutine, which waits only where the lock is released, is run in the caller's thread.
+def under(guard: Guard, waits: ThreadWaits) -> Run:
+    """Return how a coroutine, which waits only where the guard is released, is run in the caller's thread.
 
-    Changes are reported to the user after the lock is released.
+    Changes are reported to the user after the guard is released.
     """
 
     def run(coroutine: Coroutine[Any, Any, T]) -> T:
         report = None
         try:
-            with lock:
+            with guard:
                 try:
                     return _completed(coroutine)
                 finally:
                     report = waits.report()
         finally:
+            coroutine.close()
             if report is not None:
                 report()
 
@@ -54,9 +53,10 @@ class BlockingReplayBuffer:
     """Thread-safe; same verbs, same arguments, same results and errors as ReplayBuffer, without `await`."""
 
     def __init__(self, groups: Groups, **options: Any) -> None:
-        self._lock = threading.Lock()
-        waits = ThreadWaits(self._lock)
-        self._run = under(self._lock, waits)
+        self._home = forking.here()
+        self._guard = Guard("the buffer")
+        waits = ThreadWaits(self._guard)
+        self._run = under(self._guard, waits)
         self._target = ReplayBuffer(groups, waits, **options)
 
     put = blocking(ReplayBuffer.put)
@@ -97,10 +97,14 @@ class BlockingReplayBuffer:
     metrics = blocking(ReplayBuffer.metrics)
     to_arrow = blocking(ReplayBuffer.to_arrow)
     to_pandas = blocking(ReplayBuffer.to_pandas)
-    close = blocking(ReplayBuffer.close)
+
+    def close(self) -> None:
+        """Close the buffer: leases come back, and every waiting or later call raises Closed."""
+        if not forking.is_elsewhere(self._home):
+            self._run(self._target.close())
 
     def __len__(self) -> int:
-        with self._lock:
+        with self._guard:
             return len(self._target)
 
     def __enter__(self) -> Self:

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from reroll import forking
 from reroll.buffer.arguments import (
     checked_count,
     checked_flag,
@@ -204,6 +205,7 @@ class HandingOut(Shell):
 
     async def nack_lease(self, lease: int) -> None:
         """Give a lease back by its id; what `Batch.nack` does."""
+        forking.check(self._home, "the buffer")
         if not self._closed:  # closing gives all back
             self._leases.nack(checked_count("lease", lease))
             self._waits.wake()
@@ -218,6 +220,7 @@ class HandingOut(Shell):
 
     async def end_lease(self, lease: int) -> None:
         """End a lease whose holder seems to be gone: its groups come back. It may still be acknowledged, as after its time."""
+        forking.check(self._home, "the buffer")
         if not self._closed:
             self._leases.end(checked_count("lease", lease))
             self._waits.wake()

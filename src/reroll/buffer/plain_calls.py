@@ -46,14 +46,19 @@ class BlockingLease:
     def take(self) -> "BlockingBatch":
         """Take the lease; without a context, somebody has to `ack` or `nack` it, or it ends by its `ttl_s`."""
 
-        async def taken() -> Batch:
-            return await self._lease()
+        async def taken() -> BlockingBatch:
+            self._batch = BlockingBatch(self._run, await self._lease())
+            return self._batch
 
-        return BlockingBatch(self._run, self._run(taken()))
+        batch: BlockingBatch = self._run(taken())
+        return batch
 
     def __enter__(self) -> "BlockingBatch":
-        self._batch = self.take()
-        return self._batch
+        try:
+            return self.take()
+        except BaseException:  # an interrupt that came when the lease was taken
+            self.__exit__(None, None, None)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -3,7 +3,6 @@
 It needs no configuration: samplers, limits and rules decide what happens next, and here nothing happens.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from types import TracebackType
@@ -26,7 +25,7 @@ from reroll.engine.state import restore
 from reroll.engine.task import TaskSettings
 from reroll.errors import CorruptData, UnsupportedFormat
 from reroll.store import Saved, open_saved
-from reroll.waiting import ThreadWaits
+from reroll.waiting import Guard, ThreadWaits
 
 _SETTINGS = TaskSettings(sampler=Fifo())
 
@@ -86,9 +85,9 @@ class ReadOnlyBuffer:
     """
 
     def __init__(self, saved: Saved, *, allow_pickle: bool = False) -> None:
-        self._lock = threading.Lock()
-        waits = ThreadWaits(self._lock)
-        self._run = under(self._lock, waits)
+        self._guard = Guard("the read-only buffer")
+        waits = ThreadWaits(self._guard)
+        self._run = under(self._guard, waits)
         self._target = _Look(saved, waits, allow_pickle=allow_pickle)
         self._path = saved.path
 
@@ -105,7 +104,7 @@ class ReadOnlyBuffer:
     close = blocking(_Look.close)
 
     def __len__(self) -> int:
-        with self._lock:
+        with self._guard:
             return len(self._target)
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from reroll import forking
 from reroll.buffer.arguments import unknown_task
 from reroll.buffer.disk import Damaged, Disk
 from reroll.buffer.groups import Groups
@@ -65,6 +66,7 @@ class Shell:
         self._engine = groups.engine
         self._waits = waits
         self._clock = clock
+        self._home = forking.here()
         self._closed = False
         self._closing: Signal | None = None  # while the store is being closed, and after that
         self._is_resuming = False
@@ -239,6 +241,7 @@ class Shell:
 
     def __len__(self) -> int:
         """Return how many groups are resident, whatever their status."""
+        forking.check(self._home, "the buffer")
         if not self._closed:
             self._pass_time()
         return len(self._groups)
@@ -256,6 +259,8 @@ class Shell:
 
         A second call returns when the first has ended; so does a cancelled one.
         """
+        if forking.is_elsewhere(self._home):
+            return  # a forked child has nothing to close
         if self._closed:
             if self._closing is not None:
                 await self._closing.wait()
@@ -271,6 +276,7 @@ class Shell:
                 self._closing.set()
 
     def _check_open(self) -> None:
+        forking.check(self._home, "the buffer")
         if self._closed:
             raise Closed("the buffer was closed")
         if self._is_resuming:

@@ -12,6 +12,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
+from reroll import forking
 from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.errors import CannotRewind, Closed, InvalidArgument, LoopFailed, SourceEnded, WaitTimeout
 from reroll.prepare.columns import Memory
@@ -80,6 +81,7 @@ class AsyncPreparer:
         self._tasks: list[asyncio.Task[None]] = []
         self._puts: set[asyncio.Task[int]] = set()  # which may wait for room
         self._error: BaseException | None = None  # of the preparing loop: nothing is prepared any more
+        self._home = forking.here()
         self._is_closed = False
         self._stopping: Once[list[GenerationResult]] = Once()
 
@@ -107,6 +109,8 @@ class AsyncPreparer:
         Returns the results that were taken from the source and are not in the buffer. A buffer of its own is closed. A second
         call returns when the first has ended.
         """
+        if forking.is_elsewhere(self._home):
+            return self._left_over
         return await self._stopping.run(self._stop)
 
     async def _stop(self) -> list[GenerationResult]:
@@ -328,6 +332,7 @@ class AsyncPreparer:
     # --- messages
 
     def _check_open(self) -> None:
+        forking.check(self._home, "the preparer")
         if self._is_closed:
             raise Closed("the preparer was shut down")
 

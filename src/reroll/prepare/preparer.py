@@ -2,14 +2,15 @@
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from reroll.errors import CannotRewind, Closed, InvalidArgument
+from reroll import forking
+from reroll.errors import CannotRewind, Closed, ForkedProcess, InvalidArgument
+from reroll.interrupts import Interrupts
 from reroll.prepare.async_preparer import AsyncPreparer
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.prompts import Prompts
@@ -44,7 +45,7 @@ class Preparer:
         self.config = config
         self.buffer = BufferVerbs(self)
         """The verbs of the buffer, for threads."""
-        self._pid = os.getpid()
+        self._home = forking.here()
         self._gate = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = True
@@ -84,6 +85,8 @@ class Preparer:
 
     def shutdown(self) -> list[GenerationResult]:
         """Stop both loops; whoever waits gets Closed. See `AsyncPreparer.shutdown`."""
+        if forking.is_elsewhere(self._home):
+            return self._left_over
         with self._gate:
             was_open, self._is_open = self._is_open, False
             loop, thread = self._loop, self._thread
@@ -114,28 +117,36 @@ class Preparer:
 
     def _call(self, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine in the loop, and wait for it. An interrupt of this thread cancels it."""
-        if os.getpid() != self._pid:
-            raise InvalidArgument(_ELSEWHERE)
+        if forking.is_elsewhere(self._home):
+            raise ForkedProcess(_ELSEWHERE)
         if threading.current_thread() is self._thread:
             raise InvalidArgument(
                 "a callback of a preparer (Prompts, a predicate, an async source) would wait for itself: let another thread "
                 "call it, such as the one that asks the engines"
             )
-        with self._gate:
-            if not self._is_open:
-                raise Closed("the preparer was shut down")
-            if self._loop is None:
-                self._loop = self._begin()
-            future = asyncio.run_coroutine_threadsafe(verb(), self._loop)
-            self._calls.add(future)
-        future.add_done_callback(self._calls.discard)
+        done, interrupts = threading.Lock(), Interrupts()
+        done.acquire()
+        interrupts.begin()
         try:
+            with self._gate:
+                if not self._is_open:
+                    raise Closed("the preparer was shut down")
+                if self._loop is None:
+                    self._loop = self._begin()
+                future = asyncio.run_coroutine_threadsafe(verb(), self._loop)
+                self._calls.add(future)
+            future.add_done_callback(self._calls.discard)
+            future.add_done_callback(lambda _: done.release())
+            try:
+                interrupts.wait(done)
+            except BaseException:
+                future.cancel()
+                raise
             return future.result()
         except concurrent.futures.CancelledError:
             raise Closed("the preparer was shut down") from None
-        except BaseException:
-            future.cancel()
-            raise
+        finally:
+            interrupts.end()
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         begun: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()

@@ -5,6 +5,9 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
+from reroll import forking
+from reroll.interrupts import run_in
+
 T = TypeVar("T")
 
 
@@ -12,21 +15,20 @@ class _Loop:
     """Starts with the first coroutine, and lasts as long as the process."""
 
     def __init__(self) -> None:
+        self._home = forking.here()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; whoever is interrupted cancels it."""
+        if forking.is_elsewhere(self._home):
+            coroutine.close()
+        forking.check(self._home, "the handle")
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="reroll-ray", daemon=True).start()
-        running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return running.result()
-        except BaseException:
-            running.cancel()
-            raise
+        return run_in(self._loop, coroutine)
 
 
 run: Final = _Loop().run

@@ -1,15 +1,15 @@
 """BlockingClient: the verbs of Client for threads. An event loop in a thread of its own carries them out."""
 
 import asyncio
-import concurrent.futures
 import threading
 from collections.abc import Coroutine, Iterator
 from functools import wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from reroll import forking
 from reroll.buffer.plain_calls import BlockingBatch, blocking, lending
-from reroll.errors import Closed
+from reroll.interrupts import run_in
 from reroll.server.client import Client
 
 T = TypeVar("T")
@@ -20,6 +20,7 @@ class BlockingClient:
 
     def __init__(self, address: str, **options: Any) -> None:
         self._target = Client(address, **options)
+        self._home = forking.here()
         self._closing = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reroll-client", daemon=True)
@@ -81,6 +82,8 @@ class BlockingClient:
 
     def close(self) -> None:
         """Close the connection: waiting and later calls raise Closed, and all that this client holds comes back."""
+        if forking.is_elsewhere(self._home):
+            return
         with self._closing:
             if self._loop.is_running():
                 self._run(self._target.close())
@@ -98,15 +101,7 @@ class BlockingClient:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what comes of a coroutine, in the thread of the loop; an interrupt cancels it there."""
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
+        if forking.is_elsewhere(self._home):
             work.close()
-            raise Closed("the connection to the server was closed; connect anew") from None
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise
-        except BaseException:
-            future.cancel()
-            raise
+        forking.check(self._home, "the client")
+        return run_in(self._loop, work)

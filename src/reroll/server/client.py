@@ -10,6 +10,7 @@ from os import PathLike, urandom
 from types import TracebackType
 from typing import Any, Final, Self
 
+from reroll import forking
 from reroll.buffer.arguments import Where, checked_task
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.readers import connection_reader
@@ -67,6 +68,7 @@ class Client:
         self._address = checked_address(address)
         self._deadline_s = deadline_s
         self._connected: Connection | None = None
+        self._home = forking.here()
         self._name = urandom(8).hex()
         self._puts = 0
         self._bounded: set[str] = (
@@ -74,11 +76,13 @@ class Client:
         )  # tasks that have a `max_staleness`, of those that groups were lent of
 
     def __len__(self) -> int:
+        forking.check(self._home, "the client")
         return 0 if self._connected is None else self._connected.length
 
     async def close(self) -> None:
         """Close the connection: waiting and later calls raise Closed, and all that this client holds comes back."""
-        await self._connection.close()
+        if not forking.is_elsewhere(self._home):
+            await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -365,6 +369,7 @@ class Client:
 
     @property
     def _connection(self) -> Connection:
+        forking.check(self._home, "the client")
         if self._connected is None:
             self._connected = Connection(self._address, **self._options)
         return self._connected

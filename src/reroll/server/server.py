@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import zmq
 
+from reroll import forking
 from reroll.config import ReplayBufferConfig
 from reroll.errors import Closed, CorruptData, InvalidConfig, LimitReached, RerollError
 from reroll.remote.failures import failure_to_bytes
@@ -104,6 +105,7 @@ class Server:
             None if checkpoints is None else Path(checkpoints),
             facts=lambda: {"clients": len(self._sessions), "malformed": self.malformed},
         )
+        self._home = forking.here()
         self._sessions: dict[bytes, Session] = {}
         self._unsent: list[Session] = []
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -122,12 +124,14 @@ class Server:
 
     def add_service(self, name: str, service: Service) -> None:
         """Serve something else beside the buffer: clients `ask("name.verb", {...})`."""
+        forking.check(self._home, "the server")
         self._services[name] = service
 
     # --- its life
 
     async def start(self) -> Self:
         """Bind, and serve from now on. Raises InvalidConfig if the address cannot be had."""
+        forking.check(self._home, "the server")
         self._context = context = zmq.Context()
         socket = context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
@@ -164,7 +168,7 @@ class Server:
 
     async def stop(self) -> None:
         """Stop: whoever waits gets Closed, leases come back, the store is closed. A second call waits for the first."""
-        if self._port is not None:
+        if self._port is not None and not forking.is_elsewhere(self._home):
             await self._stopping.run(self._stop)
 
     async def _stop(self) -> None:

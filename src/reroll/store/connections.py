@@ -4,13 +4,18 @@ A connection for reading changes nothing and trusts nothing: no function or tabl
 Nobody here opens the file but SQLite: to close a second descriptor of it would drop the locks of the first.
 """
 
+import ctypes
+import os
 import sqlite3
 import struct
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+from reroll import forking
 from reroll.errors import CorruptData, RerollError, StoreFailed
 
 BUSY_S = 60.0
@@ -34,8 +39,50 @@ _OUTSIDE = frozenset(
 _FOUND_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
+class _Connection(sqlite3.Connection):
+    """A connection of the process that opened it. In a forked child it raises ForkedProcess, and is never closed.
+
+    SQLite forbids both, and to open the file anew there: it keeps its locks per process, and the child has a copy of the
+    parent's list. A child that closes a connection of its parent may remove the log that the parent writes.
+    """
+
+    path: Path
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.home = forking.here()
+        super().__init__(*args, **options)
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        forking.check(self.home, "a connection to a file")
+        return super().execute(*args)
+
+    def close(self) -> None:
+        if not forking.is_elsewhere(self.home):
+            super().close()
+            _OPEN.discard(self)
+
+
+_OPEN: weakref.WeakSet[_Connection] = weakref.WeakSet()
+_INHERITED: dict[Path, forking.Process] = {}
+"""Files that the parent of this forked child had open at the fork."""
+
+
+def _keep_all() -> None:
+    """Keep the connections of the parent beyond the end of this forked child: no finalizer closes them."""
+    for connection in list(_OPEN):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        _INHERITED[connection.path] = connection.home
+    _OPEN.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_all)
+
+
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     """Open a file: mode `ro`, `rw`, `rwc`, or `immutable` for one that nobody can write."""
+    if (home := _INHERITED.get(path.absolute())) is not None:
+        forking.check(home, f"the file {path}")
     query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
     connection = sqlite3.connect(
         f"file:{quote(str(path))}?{query}",
@@ -43,7 +90,10 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         timeout=BUSY_S,
         isolation_level=None,  # transactions begin and end where we say so
         check_same_thread=False,
+        factory=_Connection,
     )
+    connection.path = path.absolute()
+    _OPEN.add(connection)
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")

@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal, TypeAlias
 
+from reroll import forking
 from reroll.errors import Closed, CorruptData, RerollError, StoreFailed
 from reroll.store import folding, schema
 from reroll.store.change import Change, Row, net
@@ -98,7 +99,7 @@ class Store(Closing):
         self._is_in_use = last.is_in_use
         self._marker = Marker(path)
         self._files = InPlace()
-        self._pid = os.getpid()
+        self._home = forking.here()
         self._guard = threading.Lock()  # held for moments only
         self._queue: SimpleQueue[tuple[Change, Done] | None] = SimpleQueue()  # None: the end
         self._is_closing = False
@@ -143,6 +144,7 @@ class Store(Closing):
         that queue up while a commit runs share the next one. After a failed commit nothing more is written: the changes
         in it, all queued and all later ones get the same error.
         """
+        self._check_process()
         with self._guard:
             self._check_open()
             self._queue.put((change, done))
@@ -272,6 +274,7 @@ class Store(Closing):
     @contextmanager
     def _reader(self) -> Iterator[Reading]:
         """Lend a connection that sees what is committed now."""
+        self._check_process()
         with self._guard:
             self._check_open()
             connection = self._idle_readers.pop() if self._idle_readers else None
@@ -298,6 +301,7 @@ class Store(Closing):
 
     def begin_copy(self) -> "Copy":
         """Fix what is committed now, quickly; `Copy.run` writes it later."""
+        self._check_process()
         with self._guard:
             self._check_open()
         return Copy(Saved(self._path))
@@ -312,17 +316,17 @@ class Store(Closing):
     def _check_open(self) -> None:
         if self._is_closing:
             raise Closed(f"the store {self._path} was closed; open it again")
-        if os.getpid() != self._pid:  # the writer's thread and SQLite's connections stay with the parent
-            raise Closed(
-                f"the store {self._path} is open in process {self._pid}, and not in its forked child"
-            )
+
+    def _check_process(self) -> None:
+        """Raise ForkedProcess in a forked child; before the guard, which another thread held maybe at the fork."""
+        forking.check(self._home, f"the store {self._path}")
 
     def close(self) -> None:
         """Write what is queued, bring the log into the file, close it and give the directory free. Idempotent.
 
         From within `done` it returns at once, and the rest happens when the queue is written.
         """
-        if os.getpid() != self._pid:
+        if forking.is_elsewhere(self._home):
             return  # a forked child has nothing to close
         with self._guard:
             self._is_closing = True
