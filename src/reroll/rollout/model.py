@@ -35,7 +35,7 @@ STATE_SLOTS: Final = (
     *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "checkout"),
 )
 _state: Final = attrgetter(*STATE_SLOTS)
-_arrays: Final = attrgetter(*STATE_SLOTS[:7], "routed_experts")
+_set_flags: Final[Any] = np.ndarray.setflags  # called by position, which takes half of the time
 
 
 class Rollout:
@@ -233,8 +233,17 @@ class Rollout:
 
     def freeze(self) -> None:
         """Make the arrays read-only, without a copy; fields can still be assigned."""
-        for array in _arrays(self):
-            if type(array) is np.ndarray:
+        # Without a loop, since a batch has hundreds of rollouts.
+        if self._prompt_ids is not None:
+            _set_flags(self._prompt_ids, False)
+        if self._response_ids is not None:
+            _set_flags(self._response_ids, False)
+        if self._logprobs is not None:
+            _set_flags(self._logprobs, False)
+        if self._response_mask is not None:
+            _set_flags(self._response_mask, False)
+        for array in (self._tokens, self._input_ids, self._labels, self.routed_experts):
+            if array is not None and isinstance(array, np.ndarray):
                 array.setflags(write=False)
 
     def clear_response(self) -> None:
