@@ -19,7 +19,7 @@ async def test_a_take_that_is_cancelled_before_its_tasks_first_step_leaves_its_q
     buffer = ReplayBufferConfig(sampler="fifo", capacity=1).build()
     for _ in range(300):
         await cancelled(start(buffer.take_batch({"t": 1}, wait=True)))
-    assert (await buffer.stats()).tasks["t"].waiting["take"].count == 0
+    assert (await buffer.stats()).total.waiting["take"].count == 0
     taker = start(buffer.take_batch({"t": 1}, wait=True))
     await buffer.put(group("a"), "t")
     groups, _ = await asyncio.wait_for(taker, 60)

@@ -83,6 +83,24 @@ async def _after_put(buffer: Any, call: Awaitable[Any], items: Any, **options: A
                 await asyncio.wait([putting])
 
 
+async def _version_later(buffer: Any) -> Any:
+    """Wait for a version that is served a few turns later."""
+    version = (await buffer.version() or 0) + 1
+
+    async def later() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await buffer.advance(1, version=version)
+
+    advancing = asyncio.ensure_future(later())
+    try:
+        return await buffer.wait_version(version)
+    finally:
+        while not advancing.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([advancing])
+
+
 def _plain(call: Callable[[Any], Awaitable[Any]]) -> Case:
     async def arranged(buffer: Any, _: Path) -> Awaitable[Any]:
         return call(buffer)
@@ -193,6 +211,8 @@ CASES: Final[dict[str, list[Case]]] = {
     "reserve": [_plain(lambda b: b.reserve(1, "t"))],
     "release": [_released],
     "advance": [_plain(lambda b: b.advance(1))],
+    "version": [_plain(lambda b: b.version())],
+    "wait_version": [_plain(_version_later)],
     "refresh_staleness": [
         _plain(lambda b: b.refresh_staleness(task_stale_thresholds={"t": 1}, current_train_step=1))
     ],
