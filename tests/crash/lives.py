@@ -99,13 +99,14 @@ class Store:
         self.ops: Counter[str] = Counter()
 
     def live_and_die(self) -> None:
-        """Let one process work on the store until it is killed."""
-        way = self._chance.choices(["working", "opening", "writing"], [6, 2, 2])[0]
+        """Let one process work on the store until it is killed, or interrupted."""
+        way = self._chance.choices(["working", "opening", "writing", "interrupted"], [6, 2, 2, 1])[0]
         patience = self._chance.randrange(1, 150)
         pauses = {self._chance.randrange(1, 150) for _ in range(self._chance.choice([0, 0, 2]))}
         for line in self._live(
             dies_opening_at=self._chance.randrange(1, 2500) if way == "opening" else None,
             dies_writing_at=self._chance.randrange(1, 3000) if way == "writing" else None,
+            interrupted=way == "interrupted",
         ):
             patience -= "end" in line
             if patience in pauses:
@@ -113,8 +114,10 @@ class Store:
                 self._pause()
             if (way == "opening" and "opened" in line) or (way == "working" and not patience):
                 self._process.kill()
-        self._die()
-        self.kills[way] += 1
+            elif way == "interrupted" and not patience and "end" in line:
+                self._process.send_signal(signal.SIGINT)
+        self._die(0 if way == "interrupted" else -signal.SIGKILL)
+        (self.events if way == "interrupted" else self.kills)[way] += 1
         chance = random.Random(
             f"{self._seed} {self.lives}"
         )  # its own: what follows must not depend on timing
@@ -132,10 +135,11 @@ class Store:
         trained = {uid for _, uid, _, _ in self._trainer.trained}
         may_be_gone = {uid for uid, number in self._put.items() if not RETRYABLE.get(task_of(number))}
         missing = self._put.keys() - set(map(int, seen["rows"])) - trained - self._left - may_be_gone
-        assert not missing, f"put, never trained, and not there: {sorted(missing)}"
+        assert not missing, f"put, never trained, and not there: {self._worlds.about(missing)}"
 
     def _live(self, **orders: Any) -> Iterator[dict[str, Any]]:
-        orders = {"dies_opening_at": None, "dies_writing_at": None, "rests": False, **orders}
+        nothing = {"dies_opening_at": None, "dies_writing_at": None, "interrupted": False, "rests": False}
+        orders = {**nothing, **orders}
         self.lives += 1
         self._trainer.restart()
         for line in order(
@@ -154,10 +158,10 @@ class Store:
             self._hear(line)
             yield line
 
-    def _die(self) -> None:
+    def _die(self, expected: int) -> None:
         process, self._process = self._process, start("crash.worker")
         code = end(process)
-        assert code == -signal.SIGKILL, f"life {self.lives} ended by itself, with code {code}"
+        assert code == expected, f"life {self.lives} ended with code {code}, not {expected}"
         self._worlds.crash()
         self._ops, self._lent = {}, {}
 
@@ -224,7 +228,7 @@ class Store:
                 self._trainer.checkpoint = step
             case {"restart": _}:
                 self._trainer.restart()
-            case {"saved": _} | {"cancelled": _}:
+            case {"saved": _} | {"cancelled": _} | {"forked": _}:
                 self.events[next(iter(line))] += 1
 
     def _note_begin(self, op: dict[str, Any]) -> None:

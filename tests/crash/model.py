@@ -368,6 +368,10 @@ class Worlds:
         """Return whether a buffer that was opened after the last kill may hold this."""
         return any(json.loads(json.dumps(model.picture())) == picture for model in self._possible)
 
+    def about(self, uids: set[int]) -> list[Known]:
+        """Return what the models know of groups."""
+        return [model.groups[uid] for model in self._possible for uid in sorted(uids)]
+
     def _carry_out(self, model: Model, ops: list[Op]) -> bool:
         """Apply operations; return whether each gave what the buffer gave."""
         self.mismatch = None

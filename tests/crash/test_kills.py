@@ -22,7 +22,7 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(max(600, 6 * KILLS))]
     ],
 )
 def test_one_store_lives_through_many_kills(tmp_path, kills, seed):
-    """Processes are killed and paused, they cancel saves, and copies of their log are damaged."""
+    """Processes are killed, paused and interrupted; they cancel saves and fork; and copies of their log are damaged."""
     store = Store(tmp_path / "store", seed)
     try:
         while store.kills.total() < kills:
@@ -31,7 +31,9 @@ def test_one_store_lives_through_many_kills(tmp_path, kills, seed):
     finally:
         store.close()
     assert store.kills.keys() == {"working", "opening", "writing"} or kills < 12
-    assert kills < 100 or store.events.keys() >= {"paused", "loss told", "saved", "cancelled"}
+    assert kills < 100 or store.events.keys() >= {
+        *("interrupted", "paused", "loss told", "saved", "cancelled", "forked")
+    }
 
 
 def test_a_store_on_disk_lives_through_kills(tmp_path):

@@ -8,11 +8,15 @@ else runs; one that has ended is acknowledged.
 
 import asyncio
 import faulthandler
+import inspect
 import json
 import os
 import random
 import sys
+import warnings
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from crash.killing import Trap
@@ -26,7 +30,7 @@ from crash.numbered import (
     put_id_of,
     task_of,
 )
-from reroll import ReplayBuffer
+from reroll import BlockingReplayBuffer, ForkedProcess, ReplayBuffer
 from reroll.engine.ledger import closes
 from reroll.store import amending, folding
 
@@ -41,7 +45,7 @@ def tell(**line: Any) -> None:
 class Worker:
     """Several asyncio tasks that use one buffer at once, as chance would have it."""
 
-    def __init__(self, buffer: ReplayBuffer, orders: dict[str, Any]) -> None:
+    def __init__(self, buffer: Any, orders: dict[str, Any]) -> None:
         self._buffer = buffer
         self._directory = orders["directory"]
         self._chance = random.Random(f"{orders['seed']} {orders['life']}")
@@ -55,7 +59,14 @@ class Worker:
 
     async def run(self) -> None:
         await self._begin()
-        await asyncio.gather(*map(self._forever, (*self._actors(), self._save_and_cancel)))
+        others = (self._save_and_cancel, self._fork)
+        await asyncio.gather(*map(self._forever, (*self._actors(), *others)))
+
+    async def run_alone(self) -> None:
+        """Do one thing after another, for a blocking buffer: an interrupt comes within one operation, or between two."""
+        await self._begin()
+        while True:
+            await self._chance.choice(self._actors())()
 
     async def rest(self) -> None:
         """Only look, as the last to come."""
@@ -85,7 +96,9 @@ class Worker:
         self._begun += 1
         number = self._begun
         tell(begin=number, **op)
-        result = await call()  # what it changes is changed before it waits for anything
+        result = call()
+        if inspect.isawaitable(result):  # what it changes is changed before it waits for anything
+            result = await result
         told = _told(result, op)
         tell(end=number, result=told)
         return result
@@ -148,12 +161,16 @@ class Worker:
         step = self._step + 1
         if self._chance.random() < 0.5:
             await self._refresh(step)
-        batches = (
-            self._take({"math": self._chance.randrange(4), "code": 1}, "completed", step),
-            self._sample(self._chance.randrange(1, 4), step),
-            self._train_under_lease(step),
+        acts = (
+            partial(self._take, {"math": self._chance.randrange(4), "code": 1}, "completed", step),
+            partial(self._sample, self._chance.randrange(1, 4), step),
+            partial(self._train_under_lease, step),
         )
-        await asyncio.gather(*batches)
+        if isinstance(self._buffer, ReplayBuffer):
+            await asyncio.gather(*(act() for act in acts))
+        else:
+            for act in acts:
+                await act()
         if self._chance.random() < 0.1:
             await self._take({"replay": 1}, "completed", step)
         if self._open and self._chance.random() < 0.2:  # of some step before, which may have been rewound
@@ -257,8 +274,39 @@ class Worker:
         for _ in range(200):
             await asyncio.sleep(0)
 
+    async def _fork(self) -> None:
+        """Let a child find that the buffer is its parent's; it lives as long as its parent, or a moment longer."""
+        for _ in range(500):
+            await asyncio.sleep(0)
+        tell(forking=True)
+        end, kept = os.pipe()
+        with warnings.catch_warnings():  # of forks in a process that has threads
+            warnings.simplefilter("ignore")
+            child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.close(kept)
+                os.close(1)
+                try:
+                    self._buffer.put(group(1, 1, "completed"), "math").send(None)
+                except ForkedProcess:
+                    code = 0
+                if self._chance.random() < 0.5:
+                    os.read(end, 1)  # until its parent is killed
+            finally:
+                os._exit(code)
+        os.close(end)
+        if self._chance.random() < 0.5:
+            os.close(kept)
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+            assert status == 0, "a forked child used the buffer"
+            tell(forked=True)
+        else:
+            await asyncio.Event().wait()  # the child outlives this process
 
-async def picture_of(buffer: ReplayBuffer) -> dict[str, Any]:
+
+async def picture_of(buffer: Any) -> dict[str, Any]:
     """Return what is there, after a check that rollouts, rows and books agree."""
     rows = await buffer.query({})
     for row, rollouts in zip(rows, await buffer.peek([row.uid for row in rows]), strict=True):
@@ -310,7 +358,36 @@ def _told(result: Any, op: dict[str, Any]) -> Any:
     return result
 
 
-def open_buffer(orders: dict[str, Any]) -> ReplayBuffer:
+class Plain:
+    """A blocking buffer with the verbs of the other one; nothing of it ever waits in an event loop."""
+
+    def __init__(self, buffer: BlockingReplayBuffer) -> None:
+        self._blocking = buffer
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        verb = getattr(self._blocking, name)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return verb(*args, **options).take() if name == "lease" else verb(*args, **options)
+
+        return call
+
+    def __len__(self) -> int:
+        return len(self._blocking)
+
+
+def work_until_interrupted(buffer: BlockingReplayBuffer, orders: dict[str, Any]) -> None:
+    """Use a blocking buffer until Ctrl-C, and close it, which must come to an end."""
+    try:
+        with suppress(StopIteration):
+            Worker(Plain(buffer), orders).run_alone().send(None)
+    except KeyboardInterrupt:
+        tell(interrupted=True)
+    buffer.close()
+    tell(closed=True)
+
+
+def open_buffer(orders: dict[str, Any]) -> Any:
     """Return the buffer that is worked with, and die on the way if so ordered."""
     faulthandler.dump_traceback_later(60, exit=True)  # one that hangs says where
     opening, writing = Trap(orders["dies_opening_at"]), Trap(orders["dies_writing_at"], "reroll ")
@@ -325,7 +402,8 @@ def open_buffer(orders: dict[str, Any]) -> ReplayBuffer:
         amending.FEW, amending.MAX_ROWS = 0, 20
     if orders["life"] % 3:  # and the log is, after each commit or two, being folded into the file
         folding.LOG_BYTES = 1 << 18
-    buffer = config(orders["directory"], **orders["options"]).build()
+    made = config(orders["directory"], **orders["options"])
+    buffer = made.build_blocking() if orders["interrupted"] else made.build()
     opening.lift()
     tell(opened=opening.events)
     return buffer
@@ -336,5 +414,13 @@ async def work(orders: dict[str, Any]) -> None:
     await (worker.rest() if orders["rests"] else worker.run())
 
 
+def main() -> None:
+    orders = json.loads(sys.stdin.readline())
+    if orders["interrupted"]:
+        work_until_interrupted(open_buffer(orders), orders)
+    else:
+        asyncio.run(work(orders))
+
+
 if __name__ == "__main__":
-    asyncio.run(work(json.loads(sys.stdin.readline())))
+    main()
