@@ -280,7 +280,7 @@ async def comes_back(place: Memory, buffer: Any, what: Any) -> None:
     rows = {row.uid: (row.task_name, row.num_tokens, repr(row.tags)) for row in await buffer.query({})}
     again = await place.again(buffer)
     found = {row.uid: (row.task_name, row.num_tokens, repr(row.tags)) for row in await again.query({})}
-    assert found == rows
+    assert found.items() >= rows.items()  # leased groups are back
     await still_works(again, what)
     await again.peek(list(found))
     await again.close()

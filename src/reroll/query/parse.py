@@ -47,9 +47,9 @@ def _query(where: object, path: str, depth: int, budget: _Budget) -> Query:
     if isinstance(where, Query):
         budget.spend(path, size(where))
         return where
-    budget.spend(path, 0 if where else 1)
     if not isinstance(where, Mapping):
         raise QueryError(f'{path}: a query is a dict such as {{"status": "completed"}}, got {shown(where)}')
+    budget.spend(path, 0 if where else 1)
     return all_of(tuple(_entry(key, value, path, depth, budget) for key, value in where.items()))
 
 
