@@ -24,6 +24,7 @@ _SIGNALS: Final = tuple(
     getattr(signal, name).value for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)
 )
 """Signals that are put off where a Python function handles them."""
+_get_ident, _getsignal, _set_handler = _thread.get_ident, _signal.getsignal, _signal.signal
 _MAIN: Final = threading.main_thread().ident
 
 
@@ -40,35 +41,34 @@ class Interrupts:
 
     def begin(self) -> None:
         """Put signals off from now on."""
-        if _thread.get_ident() != _MAIN:
+        if _get_ident() != _MAIN:
             return
+        own, handlers = self._handle, self._handlers
         for number in _SIGNALS:
-            handler = _signal.getsignal(number)
-            if handler == self._handle:
-                continue  # a signal ended the last `end` before its time
-            if callable(handler):
-                self._handlers[number] = handler
-                _signal.signal(number, self._handle)
-            else:
-                self._handlers.pop(number, None)
+            handler = _getsignal(number)
+            if not callable(handler):
+                if handlers:
+                    handlers.pop(number, None)
+            elif handler != own:  # else a signal ended the last `end` before its time
+                handlers[number] = handler
+                _set_handler(number, own)
         self._is_inside = True
 
     def end(self) -> None:
         """Let signals through again. Those that came meanwhile are sent once more, when this call has returned."""
-        if not self._is_inside or _thread.get_ident() != _MAIN:
+        if _get_ident() != _MAIN:
             return
-        pending, self._pending = self._pending, set()
         self._is_inside = False
         for number, handler in self._handlers.items():
-            _signal.signal(number, handler)
+            _set_handler(number, handler)
         self._handlers.clear()
-        for number in pending:
-            _thread.start_new_thread(signal.pthread_kill, (_MAIN, number))
+        while self._pending:
+            _thread.start_new_thread(signal.pthread_kill, (_MAIN, self._pending.pop()))
 
     @property
     def are_put_off(self) -> bool:
         """Whether this thread puts signals off."""
-        return self._is_inside and _thread.get_ident() == _MAIN
+        return self._is_inside and _get_ident() == _MAIN
 
     def wait(self, lock: threading.Lock, timeout: float = -1) -> bool:
         """Acquire a lock, and let signal handlers run meanwhile; they may raise."""

@@ -403,14 +403,6 @@ async def test_the_same_with_asyncio():
             await preparer.get_data(0, 3, TIMEOUT)
 
 
-def test_a_preparer_is_not_used_from_another_process(monkeypatch):
-    with Preparer(config(1)) as preparer:
-        monkeypatch.setattr("os.getpid", lambda: -1)
-        with pytest.raises(InvalidArgument, match=r"lives in the process that made it.*RemotePreparer"):
-            preparer.get_data(0, 1, 0)
-        monkeypatch.undo()
-
-
 def test_a_step_that_is_done_lets_producers_start(tmp_path):
     """The preparer advances the buffer, which a staleness window waits for."""
     window = {"rate_limiter": {"type": "staleness_window", "max_staleness": 0, "batch": 2}}
