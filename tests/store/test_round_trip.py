@@ -92,7 +92,7 @@ def test_any_changes(changes, queued, tmp_path_factory):
 
 def test_columns():
     assert COLUMNS[0] == "uid"
-    assert len(COLUMNS) == len(row(1)) == 28
+    assert len(COLUMNS) == len(row(1)) == 29
 
 
 def test_nan_comes_back(tmp_path):

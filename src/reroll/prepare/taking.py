@@ -118,11 +118,11 @@ class Taking:
         )
         try:
             await asyncio.wait((lease, other), timeout=plan.patience_s, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
+            return await _given_up(lease, other)
+        except asyncio.CancelledError:  # also one that comes when the lease is there already
             if (batch := await _given_up(lease, other)) is not None:
                 await batch.nack()
             raise
-        return await _given_up(lease, other)
 
     async def _lease_rest(self, step: int, wanted: Mapping[str, int]) -> Any:
         """Return a step of what is there; None if it is nothing, or less than it has to be."""
