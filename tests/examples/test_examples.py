@@ -106,7 +106,9 @@ def test_replay_keeps_its_limits(said):
     uses = {int(k): int(n) for k, n in re.findall(r"(\d): (\d+)", re.search(r"by uses: (.*)", text)[1])}
     assert sum(k * n for k, n in uses.items()) == 16 * 16
     assert max(uses) == 4
-    ledger = re.search(r"ledger: (\d+) groups put = (\d+) used .* \+ (\d+) grew older .* \+ (\d+) here", text)
+    ledger = re.search(
+        r"ledger: (\d+) groups put = (\d+) used .* \+ (\d+) passed staleness \d+ \+ (\d+) here", text
+    )
     put, used_up, old, here = map(int, ledger.groups())
     assert put == used_up + old + here == sum(uses.values())
     assert used_up == uses[4] == sum(int(last) for *_, last, _ in batches)

@@ -99,9 +99,10 @@ class BlockingReplayBuffer:
     to_pandas = blocking(ReplayBuffer.to_pandas)
 
     def close(self) -> None:
-        """Close the buffer: leases come back, and every waiting or later call raises Closed."""
         if not forking.is_elsewhere(self._home):
             self._run(self._target.close())
+
+    close.__doc__ = ReplayBuffer.close.__doc__
 
     def __len__(self) -> int:
         with self._guard:

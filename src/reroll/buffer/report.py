@@ -103,8 +103,16 @@ class Report:
 
 
 def parts_of(groups: Groups, now: float) -> dict[str, Part]:
-    """Return what is known of each task at a time, in monotonic seconds."""
+    """Return what is known of each task at a time, in monotonic seconds.
+
+    A task without groups is among them if calls wait for it, or did for a second: its trainer starves.
+    """
     flow, ready = groups.flow, _ready(groups.engine)
+    awaited = {
+        task.name: task
+        for task in groups.engine.named_tasks()
+        if any(count or busy_s >= 1 for count, _, busy_s in flow.lines(task.name, now).values())
+    }
     seconds = None if flow.started is None else now - flow.started
     return {
         name: Part(
@@ -112,7 +120,7 @@ def parts_of(groups: Groups, now: float) -> dict[str, Part]:
             statuses=list(map(len, task.pools)),
             amounts=task.ledger.amounts(),
             num_bytes=task.num_bytes,
-            ready=ready[name],
+            ready=ready.get(name, Ready()),
             flow=flow.tasks.get(name, TaskFlow()),
             earlier=flow.earlier.get(name),
             seconds=seconds,
@@ -122,7 +130,7 @@ def parts_of(groups: Groups, now: float) -> dict[str, Part]:
             },
             limits=_limits(task),
         )
-        for name, task in groups.engine.tasks.items()
+        for name, task in {**groups.engine.tasks, **awaited}.items()
     }
 
 
