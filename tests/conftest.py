@@ -1,6 +1,7 @@
 """Settings of the whole suite: Hypothesis profiles, chosen by HYPOTHESIS_PROFILE (dev by default), one Ray for all, a small disk."""
 
 import os
+import signal
 import subprocess
 import tempfile
 import warnings
@@ -18,6 +19,9 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# A shell ignores SIGINT for what it runs in the background, and processes that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 collect_ignore = ["trl"]  # against TRL itself, in an environment of its own: make test-trl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

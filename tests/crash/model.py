@@ -166,18 +166,12 @@ class Model:
         return [self.last_lease, [[known.uid, known.number, known.attempts] for known in lent]]
 
     def _ack(self, op: Op) -> None:
-        _, editions = self.leases[op["lease"]]
         steps, held = self._held(op["lease"])
         for known in held:
             known.pending -= 1
             self._use(known, steps[known.task])
             if known.place == "leased" and not known.pending:
                 self._consume(known, self._newest_use(known))
-        for known in [self.groups[uid] for uid, attempt in editions if self.groups[uid].attempts == attempt]:
-            if (
-                known.place == "resident" and known.status == "expired"
-            ):  # it was trained, and is not rolled again
-                known.place = "consumed"
 
     def _nack(self, op: Op) -> None:
         _, held = self._held(op["lease"])

@@ -146,7 +146,7 @@ async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
             "late", "put", {"items": put_in(group("a"), None, mmap(-1, 1 << 16)), "task_name": "t"}
         )
         assert isinstance((await actor.call.remote(late)).error, TimeoutError)
-        ((_, error, _),) = await actor.calls.remote([as_parts(late, shares=False)])
+        ((_, error, *_),) = await actor.calls.remote([as_parts(late, shares=False)])
         assert isinstance(error, TimeoutError)
         assert len(buffer) == 0
 

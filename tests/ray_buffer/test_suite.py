@@ -86,6 +86,7 @@ _OF_ONE_SHARD = {
         "test_query_finds_orders_and_limits",
     ),
     "parts of one or two": (
+        "test_patch_many_changes_nothing_if_one_patch_is_wrong",
         "test_a_closed_limiter_looks_empty",
         "test_what_can_never_be_met_is_refused_at_once",
         "test_a_request_is_not_refused_that_can_be_met",

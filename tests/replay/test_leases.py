@@ -503,14 +503,15 @@ async def test_a_late_ack_of_deleted_groups_succeeds():
     assert (ledger["consumed"].groups, ledger["deleted"].groups) == (2, 1)
 
 
-async def test_a_late_ack_of_what_expired_meanwhile_leaves_nothing_out_with_nobody():
+async def test_a_late_ack_of_groups_that_expired_meanwhile_leaves_them_to_be_rolled_again():
     buffer, _, batch = await overdue_lease()
     await buffer.refresh_staleness(task_stale_thresholds={TASK: 1}, current_train_step=9)
     assert await buffer.count(TASK, "expired") == 3
     await batch.ack()
     ledger = await books(buffer)
     assert ledger["out"].groups == 0  # no producer has them
-    assert ledger["consumed"].groups == 3  # a trainer has used them
+    assert ledger["resident"].trained_groups == 3
+    assert await buffer.count(TASK, "expired") == 3
 
 
 async def test_a_late_ack_counts_in_the_statistics_as_the_use_it_is():

@@ -116,7 +116,6 @@ class Leases:
             self._groups.count_trained(slots)
             self._groups.settle(acknowledge(self._groups.engine, slots, _steps(held, step)))
             self._groups.consumed(mine)
-            self._groups.use(self._expired(held), held.status, _steps(held, step))
             return
         held = self._forget_ended(lease)
         if held is None:
@@ -210,18 +209,6 @@ class Leases:
         """Return where the groups of a lease are; one that was rolled again meanwhile is another one."""
         same = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         return self._groups.held_slots(same)
-
-    def _expired(self, held: Held) -> list[int]:
-        """Return the groups of a lease for training that expired since, and were trained: they are not rolled again."""
-        if held.status != COMPLETED:
-            return []
-        groups, columns = self._groups, self._groups.engine.columns
-        same = [lent.uid for lent in held.lent if groups.edition(lent.uid)[:2] == lent[:2]]
-        slots = groups.resident_slots(same)
-        found: list[int] = columns.uid[slots[columns.status[slots] != COMPLETED]].tolist()
-        return found
-
-    # --- written down
 
     def record(self, lease: int) -> bytes | None:
         """Return what is to be remembered of a lease, None if nothing."""

@@ -62,10 +62,8 @@ def use(engine: Engine, slots: IntArray, lent_as: int, steps: Steps) -> Settled:
             engine.lift(task, status, part, OUT)
             task.rolling += len(part)
             out.append(part)
-        elif lent_as == COMPLETED and status != COMPLETED:  # expired after it was trained
+        elif lent_as == COMPLETED and status != COMPLETED:  # it expired, and is rolled again all the same
             engine.mark_trained(task, part, "resident")
-            engine.retire(task, status, part, "consumed")
-            gone.append(part)
         elif status == COMPLETED:
             engine.count_use(task, part)
             engine.note_use(task, part, steps.get(task.name))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from reroll.buffer.arguments import checked_mix, checked_sizes, task_shares, unknown_task
+from reroll.buffer.arguments import checked_count, checked_mix, checked_sizes, task_shares, unknown_task
 from reroll.config import ReplayBufferConfig
 from reroll.engine.selectors.specs import Prioritized, Uniform
 from reroll.errors import InvalidArgument, LeaseExpired, RerollError, Unreachable, WaitTimeout
@@ -449,7 +449,9 @@ class HandOut:
         return sum((part.lease + 1) << (_DIGITS * index) for index, part in lent.items())
 
     def _leases(self, number: int) -> dict[int, int]:
-        """Return the leases of a batch, by shard."""
+        """Return the leases of a batch, by shard. Raises InvalidArgument for what is no number of a batch."""
+        if type(number) is not int:  # the leases of several shards take more bits than other numbers
+            number = checked_count("lease", number)
         if len(self._lines) == 1:
             return {0: number}
         digits = {
