@@ -161,8 +161,7 @@ class Task:
         initial = self.settings.initial_priority
         if initial != "max":
             return initial
-        largest = self.completed.largest_priority()
-        return 1.0 if largest is None else largest
+        return self.completed.largest_priority() or 1.0  # a group that enters at 0 would never be drawn
 
     def set_limiter(self, limiter: Limiter) -> None:
         """Have another limiter than configured. Raises InvalidConfig for what can never proceed."""

@@ -79,6 +79,8 @@ class SamplerSuite(Hooks):
         await buffer.delete([row.uid for row in rows if row.uid != high] + [high])
         await buffer.delete({"priority": 2.0})
         assert await entered() == 1.0
+        await buffer.update_priorities({row.uid: 0.0 for row in await buffer.query({})})
+        assert await entered() == 1.0
 
     async def test_shuffled_epochs_repeat_nothing_and_change_their_order(self, new: New) -> None:
         buffer = await new(sampler=LeastUsed(shuffle=True), max_times_sampled=None)
