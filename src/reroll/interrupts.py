@@ -9,6 +9,7 @@ import _signal  # type: ignore[import-not-found]  # without the enums of `signal
 import _thread
 import signal
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,6 +25,8 @@ _SIGNALS: Final = tuple(
     getattr(signal, name).value for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)
 )
 """Signals that are put off where a Python function handles them."""
+_LOOK_S: Final = 1.0
+"""A signal that arrives as the lock goes to sleep wakes nothing: so a waiting main thread looks for one this often."""
 _get_ident, _getsignal, _set_handler = _thread.get_ident, _signal.getsignal, _signal.signal
 _MAIN: Final = threading.main_thread().ident
 
@@ -77,8 +80,14 @@ class Interrupts:
         self._is_waiting = True
         if self._pending:
             signal.raise_signal(self._pending.pop())
+        end = None if timeout < 0 else time.monotonic() + timeout
         try:
-            return lock.acquire(timeout=timeout)
+            while True:
+                left = _LOOK_S if end is None else min(_LOOK_S, max(0.0, end - time.monotonic()))
+                if lock.acquire(timeout=left):
+                    return True
+                if end is not None and time.monotonic() >= end:
+                    return False
         finally:
             self._is_waiting = False
 
