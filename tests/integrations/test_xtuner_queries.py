@@ -24,8 +24,7 @@ from reroll.integrations.xtuner import (
     StorageItem,
     parse_query,
 )
-from reroll.query.operands import OPERATORS
-from reroll.query.parse import LOGIC
+from reroll.query.parse import LOGIC, OPERATORS
 
 
 def test_a_value_is_an_equality():

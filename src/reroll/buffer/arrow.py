@@ -13,8 +13,7 @@ import numpy.typing as npt
 from reroll.engine.columns import PLACES, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.rows import RowSource
-from reroll.query import FIELDS
-from reroll.query.fields import Kind
+from reroll.query import FIELDS, Kind
 from reroll.rollout import read_status
 from reroll.rollout.arrays import as_floats, as_ids, as_mask
 from reroll.rollout.foreign import count_tokens, read_seq_staleness

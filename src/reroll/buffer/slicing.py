@@ -9,8 +9,7 @@ from reroll.engine.columns import RESIDENT, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.ordering import order_of, sort_slots
 from reroll.engine.rows import Row, RowSource, find_anywhere, in_place, rows_of, still
-from reroll.query import FIELDS, Query, cost, mask, only_pool
-from reroll.query.fields import Kind
+from reroll.query import FIELDS, Kind, Query, cost, mask, only_pool
 
 ROWS_AT_ONCE: Final = 1000
 GROUPS_AT_ONCE: Final = 256

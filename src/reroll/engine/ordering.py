@@ -14,9 +14,7 @@ from reroll.engine.columns import IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.rows import Row, RowSource
 from reroll.errors import InvalidArgument, shown
-from reroll.query import FIELDS
-from reroll.query.fields import Kind
-from reroll.query.values import typed
+from reroll.query import FIELDS, Kind, typed
 
 
 def parse_order(order_by: str | None) -> tuple[str, bool] | None:

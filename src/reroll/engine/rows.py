@@ -11,8 +11,7 @@ import numpy.typing as npt
 from reroll.engine.columns import NO_VERSION, RESIDENT, BoolArray, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.task import STATUSES
-from reroll.query import Query, mask, only_pool
-from reroll.query.fields import tag_of
+from reroll.query import Query, mask, only_pool, tag_of
 from reroll.rollout.status import Status
 
 # What the language calls differently from the column.

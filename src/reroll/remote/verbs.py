@@ -102,7 +102,7 @@ def query_as_dict(query: Query) -> dict[str, Any]:
         case OneOf(field, values):
             return {field: {"$in": [value for _, value in values]}}
         case Compare(field, order, (_, operand)):
-            return {field: {order.value: operand}}
+            return {field: {order: operand}}
 
 
 def _without_nodes(where: Any, depth: int = 0) -> Any:

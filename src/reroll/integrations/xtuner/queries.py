@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from reroll.errors import QueryError
+from reroll.errors import QueryError, shown
 from reroll.integrations.xtuner.statuses import all_ours, ours
-from reroll.query import And, Not, Or, Query, matches
-from reroll.query.explain import at_index, at_key, instead, shown
-from reroll.query.fields import FIELDS
-from reroll.query.operands import OPERATORS, condition
-from reroll.query.parse import LOGIC, MAX_DEPTH
+from reroll.query import FIELDS, And, Not, Or, Query, matches
+from reroll.query.parse import LOGIC, MAX_DEPTH, OPERATORS, at_key, parse_condition, suggest
 from reroll.rollout.sameness import same
 
 LogicOperator: TypeAlias = Literal["$and", "$or", "$not"]
@@ -152,7 +149,7 @@ def _entry(key: object, value: Any, path: str, depth: int) -> list[QueryNode]:
         case "$and" | "$or" as relation:
             if not isinstance(value, list | tuple):
                 raise QueryError(f"{here}: {key} takes a list of queries, got {shown(value)}")
-            parts = [_query(part, at_index(here, place), depth + 1) for place, part in enumerate(value)]
+            parts = [_query(part, f"{here}[{place}]", depth + 1) for place, part in enumerate(value)]
             return [LogicNode(relation, parts)]
     operations = value if isinstance(value, Mapping) else {"$eq": value}
     if not operations:
@@ -181,7 +178,7 @@ def _checked(name: str, operator: str, operand: object, path: str) -> Query | No
             raise QueryError(f"{path}: expected a list or tuple of groups, got {shown(operand)}")
         return None
     if name not in QUERY_KEYS:
-        raise QueryError(f"{path}: unknown field; {instead(name, (*QUERY_KEYS, *LOGIC))}")
+        raise QueryError(f"{path}: unknown field; {suggest(name, (*QUERY_KEYS, *LOGIC))}")
     if name == "status":
         operand = all_ours(operand) if isinstance(operand, list | tuple) else ours(operand)
-    return condition(name, FIELDS[name], operator, operand, path)
+    return parse_condition(name, FIELDS[name], operator, operand, path)
