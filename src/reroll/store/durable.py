@@ -341,7 +341,11 @@ class Store(Closing):
     def _finish(self) -> None:
         self._folding.close()
         try:
-            if self._error is None:
+            if (
+                self._error is not None
+            ):  # SQLite brings the log into the file only where nothing else has it open
+                self._folding.fold(self._connection)
+            else:
                 if self._is_in_use or self._writing.is_in_use:
                     self._write_in_place()
                 self._connection.execute("PRAGMA busy_timeout = 0")  # whoever still reads needs the log
