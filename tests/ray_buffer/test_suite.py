@@ -9,6 +9,7 @@ from ray_buffer.pool import all_wait, take
 from reroll import ReplayBufferConfig
 from reroll.ray.calling import Line
 from reroll.ray.wire import Request
+from reroll.testing.buffer.cancelling import CancellationSuite
 from reroll.testing.buffer_suite import BufferSuite
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -114,4 +115,11 @@ _OF_ONE_SHARD = {
 
 class TestThreeShards(Actors, BufferSuite):
     shards = 3
+    cancelled_share = 0.2
     locals().update(dict.fromkeys(name for names in _OF_ONE_SHARD.values() for name in names))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+class TestEveryAwaitOfThreeShards(Actors, CancellationSuite):
+    shards = 3

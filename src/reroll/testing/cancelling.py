@@ -244,13 +244,18 @@ CASES: Final[dict[str, list[Case]]] = {
 _TAKING: Final = frozenset({"get", "take_batch", "sample", "lease"})
 
 
-async def sweep(buffer: Any, folder: Path, *, seed: int = 0, late: bool = False) -> int:
-    """Cancel every verb at every await; return how many calls were cancelled. The buffer has capacity `CAPACITY`."""
-    cancelled, verbs = 0, list(CASES)
-    random.Random(seed).shuffle(verbs)
+async def sweep(buffer: Any, folder: Path, *, seed: int = 0, late: bool = False, share: float = 1.0) -> int:
+    """Cancel every verb at every await, or at a random share of them; return the number of cancelled calls.
+
+    The buffer has capacity `CAPACITY`.
+    """
+    cancelled, verbs, rng = 0, list(CASES), random.Random(seed)
+    rng.shuffle(verbs)
     for verb in verbs:
         for number, case in enumerate(CASES[verb]):
             for step in range(_MOST_STEPS):
+                if rng.random() >= share:
+                    continue
                 try:
                     reached, was_cancelled = await _once(buffer, folder, verb, case, step, late=late)
                 except BaseException as error:
