@@ -42,6 +42,8 @@ def patch_members(items: Sequence[Any], fields: Mapping[str, Sequence[Any]]) -> 
     Return what `undo_patch` needs. Raises InvalidArgument, and leaves all rollouts as they were, if one cannot take it.
     """
     for name, values in fields.items():
+        if name == "priority":
+            raise InvalidArgument("patch cannot change the priority of a group; call update_priorities")
         if name in _FIXED or name.startswith("_"):
             raise InvalidArgument(f"patch cannot change {name}; take the group and put it again")
         if isinstance(values, str | bytes | Mapping | AbstractSet) or _length(values) != len(items):

@@ -136,6 +136,7 @@ WRONG_ARGUMENTS: list[tuple[Callable[[Any], Awaitable[Any]], str]] = [
     (lambda buffer: buffer.patch(1, reward=["good"]), "reward"),
     (lambda buffer: buffer.patch(1, logprobs=[[0.5]]), "logprobs"),
     (lambda buffer: buffer.patch(1, status=["aborted"]), "status"),
+    (lambda buffer: buffer.patch(1, priority=[2.0]), "update_priorities"),
     (lambda buffer: buffer.patch(1, response_ids=[[1, 2]]), "response_ids"),
     (lambda buffer: buffer.patch(1, reward=[1.0], tags=["x"]), "tags"),
 ]
