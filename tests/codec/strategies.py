@@ -117,6 +117,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         input_ids=draw(st.none() | st.just(whole)),
         labels=draw(st.none() | st.just(whole)),
         extra_fields=draw(values),
+        columns=draw(st.none() | st.just({"a": np.arange(2 * size, dtype=np.uint8).reshape(size, 2)})),
     )
 
 

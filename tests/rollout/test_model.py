@@ -37,6 +37,7 @@ FULL = {
     "input_ids": [1, 2, 3, 4],
     "labels": [-100, -100, 3, 4],
     "extra_fields": {"k": "v"},
+    "columns": {"ref_logprobs": [-0.25, -0.5]},
 }
 
 

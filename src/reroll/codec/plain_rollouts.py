@@ -39,6 +39,7 @@ _FIELDS: Final[Any] = (
     _Reward,
     *(_Plain,) * 6,
     str | None,
+    None,  # with columns: decode it
 )
 _ROW: Final[Any] = tuple[_FIELDS]
 _read_table: Final = msgspec.msgpack.Decoder(list[tuple[_Whole, _Whole]]).decode

@@ -23,6 +23,7 @@ _ARRAY_CODES: Final = tuple(CODES[dtype] for dtype in _ARRAY_TYPES)
 _ARRAYS_AT: Final = tuple(range(len(_ARRAY_TYPES)))
 _TOKENS_AT: Final = STATE_SLOTS.index("_tokens")
 _DERIVED: Final = True
+_COLUMNS_AT: Final = STATE_SLOTS.index("_columns")
 _NONE: Final = type(None)
 
 
@@ -92,6 +93,13 @@ def check_state(state: Any) -> list[Any]:
 def _check_numbers(state: list[Any]) -> None:
     if type(state[8]) is not int or type(state[10]) not in (int, _NONE):
         raise CorruptData(f"a Rollout whose seq_staleness is {state[8]!r} and num_tokens {state[10]!r}")
+    columns = state[_COLUMNS_AT]
+    if columns is not None and (
+        type(columns) is not dict
+        or not set(map(type, columns)) <= {str}
+        or any(type(column) is not np.ndarray or column.ndim < 1 for column in columns.values())
+    ):
+        raise CorruptData("a Rollout whose columns are no arrays")
 
 
 def _wrong_length(row: Any) -> Exception:

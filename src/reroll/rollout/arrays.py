@@ -4,6 +4,7 @@ What does not fit is refused, never rounded or wrapped. An array that already ha
 memory is kept as it is; a view is copied, since it would keep the whole batch alive that it was cut from.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,32 @@ def as_mask(field: str, value: npt.ArrayLike | None) -> Mask | None:
     if array.dtype.kind not in "fiub" or not np.isin(array, (0, 1)).all():
         raise InvalidArgument(f"{field} must be zeros and ones, one per response token")
     return _owned(array) if array.dtype == np.uint8 else array.astype(np.uint8)
+
+
+def as_columns(value: Any, reserved: frozenset[str]) -> dict[str, npt.NDArray[Any]] | None:
+    """Return further columns, arrays with one entry per token, by name; None without any. Raises InvalidArgument."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"columns must be a dict of arrays by name, not {type(value).__name__}")
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for name, given in value.items():
+        if type(name) is not str or not name or name in reserved:
+            raise InvalidArgument(
+                f"columns has the name {name!r}; use a non-empty string that is no field of Rollout"
+            )
+        try:
+            array = np.asarray(given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidArgument(
+                f"column {name!r} cannot be read as an array ({error}); give an array in host memory"
+            ) from error
+        if array.ndim < 1 or array.dtype.hasobject or not array.dtype.itemsize:
+            raise InvalidArgument(
+                f"column {name!r} must have one entry per token, not {array.dtype} of shape {array.shape}"
+            )
+        columns[name] = array
+    return columns or None
 
 
 def _one_dimension(field: str, value: npt.ArrayLike) -> npt.NDArray[Any]:

@@ -24,7 +24,7 @@ _USUAL = (
     *("_response_model_steps._values", "_response_model_steps._ends"),
     *("_status", "_seq_staleness", "reward", "group_id"),
 )
-_UNUSUAL = ("_num_tokens", "_input_ids", "_labels")
+_UNUSUAL = ("_num_tokens", "_input_ids", "_labels", "_columns")
 _read = attrgetter(*_USUAL, *_UNUSUAL, *BESIDE_TOKENS)
 _BESIDE_AT = len(_USUAL) + len(_UNUSUAL)
 

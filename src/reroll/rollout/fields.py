@@ -6,7 +6,7 @@ from typing import Any, Final
 
 CHECKED_FIELDS: Final = (
     *("prompt_ids", "tokens", "response_ids", "logprobs", "response_mask", "response_model_steps"),
-    *("input_ids", "labels", "seq_staleness", "status", "num_tokens"),
+    *("input_ids", "labels", "seq_staleness", "status", "num_tokens", "columns"),
 )
 PLAIN_FIELDS: Final = (
     *("group_uid", "group_id", "rollout_id", "session_id", "message", "response", "reward", "finish_reason"),
@@ -26,6 +26,7 @@ HEAVY_FIELDS: Final = (
         "input_ids",
         "labels",
         "extra_fields",
+        "columns",
     ),
 )
 

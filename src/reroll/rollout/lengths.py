@@ -23,6 +23,15 @@ def find_mismatch(rollout: Any, *, partial: bool) -> str | None:
         if field == "logprobs" and entries == whole:
             continue
         return f"{field} has {entries} entries, but response_ids has {tokens}; give one per response token"
+    columns = getattr(rollout, "_columns", None)  # of a Rollout
+    if type(columns) is dict:
+        whole = tokens + (read_length("prompt_ids", rollout.prompt_ids) or 0)
+        for name, column in columns.items():
+            if len(column) not in (tokens, whole):
+                return (
+                    f"column {name!r} has {len(column)} entries, but response_ids has {tokens} and prompt and "
+                    f"response have {whole}; give one per token of either"
+                )
     versions = read_length("response_model_steps", rollout.response_model_steps)
     if versions and (versions > tokens or (versions < tokens and not partial)):
         return (

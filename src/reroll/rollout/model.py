@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.rollout.arrays import Floats, Ids, Mask, as_floats, as_ids, as_mask
+from reroll.rollout.arrays import Floats, Ids, Mask, as_columns, as_floats, as_ids, as_mask
 from reroll.rollout.fields import CHECKED_FIELDS, FIELDS, HEAVY_FIELDS, PLAIN_FIELDS, TOKEN_FIELDS, checked
 from reroll.rollout.foreign import derive_num_tokens, read_integer
 from reroll.rollout.lengths import find_mismatch
@@ -32,8 +32,9 @@ STATE_SLOTS: Final = (
     *("_prompt_ids", "_tokens", "_response_ids", "_logprobs", "_response_mask", "_input_ids", "_labels"),
     *("_response_model_steps", "_seq_staleness", "_status", "_num_tokens"),
     *("group_uid", "group_id", "rollout_id", "session_id", "message", "response", "reward", "finish_reason"),
-    *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "checkout"),
+    *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "checkout", "_columns"),
 )
+_NOT_COLUMNS: Final = frozenset(FIELDS).difference({"routed_experts"})
 _state: Final = attrgetter(*STATE_SLOTS)
 _set_flags: Final[Any] = np.ndarray.setflags  # called by position, which takes half of the time
 
@@ -44,7 +45,9 @@ class Rollout:
     Token fields take lists, arrays or tensors and are arrays afterwards (ids int32, log-probs float32, mask
     uint8); `response_model_steps` reads like a list. `tokens` that equal prompt_ids + response_ids are not
     stored: they are joined anew at each access, so assign them, do not write into them. `num_tokens` is prompt
-    + response unless given. Wrong types and lengths raise InvalidArgument; a later assignment is checked
+    + response unless given. `columns` holds further arrays by name, each with one entry per response token, or per
+    token of prompt and response, of any dtype and shape behind that axis; assign a new dict to change them, and a
+    column `routed_experts` sets the field of that name. Wrong types and lengths raise InvalidArgument; a later assignment is checked
     by itself, and against its siblings when the rollout is put.
 
     `checkout` is written by a buffer that hands the rollout out to be rolled again, and cleared by `put`: copies carry it,
@@ -73,6 +76,7 @@ class Rollout:
     _status: Status
     _input_ids: Ids | None
     _labels: Ids | None
+    _columns: dict[str, npt.NDArray[Any]] | None
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class Rollout:
         input_ids: npt.ArrayLike | None = None,
         labels: npt.ArrayLike | None = None,
         extra_fields: Any = None,
+        columns: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
         self.group_uid = group_uid
         self.group_id = group_id
@@ -126,6 +131,7 @@ class Rollout:
         self.input_ids = input_ids
         self.labels = labels
         self.extra_fields = extra_fields
+        self.columns = columns
         self.checkout: str | None = None
         if (mismatch := find_mismatch(self, partial=True)) is not None:
             raise InvalidArgument(mismatch)
@@ -179,6 +185,90 @@ class Rollout:
     def num_tokens(self, value: int | None) -> None:
         self._num_tokens = None if value is None else read_integer("num_tokens", value)
 
+    @property
+    def columns(self) -> dict[str, npt.NDArray[Any]] | None:
+        return self._columns
+
+    @columns.setter
+    def columns(self, value: Mapping[str, npt.ArrayLike] | None) -> None:
+        columns = as_columns(value, _NOT_COLUMNS)
+        if columns is not None and "routed_experts" in columns:
+            self.routed_experts = columns.pop("routed_experts")
+        self._columns = columns or None
+
+    def append(
+        self,
+        token_ids: npt.ArrayLike,
+        logprobs: npt.ArrayLike | None = None,
+        version: int | None = None,
+        mask: npt.ArrayLike | int | None = None,
+    ) -> None:
+        """Append tokens to the response, with their log-probabilities, version and mask.
+
+        Cost: O(response tokens), one copy of each array.
+
+        Args:
+            token_ids: the new response tokens.
+            logprobs: one number per new token; required if the response has log-probabilities.
+            version: version of the weights that generated them; None leaves them to be stamped by `put`.
+            mask: zeros and ones, or one of them for all new tokens; None means 1 if the response has a mask.
+
+        Raises:
+            InvalidArgument: lengths disagree, an earlier token has no version or log-probability, or a field is set that
+                describes the shorter response (tokens other than prompt + response, input_ids, labels, num_tokens,
+                columns). Nothing has changed.
+
+        Example:
+            >>> rollout = Rollout(prompt_ids=[1, 2])
+            >>> rollout.append([7, 8], logprobs=[-0.1, -0.2], version=3)
+            >>> rollout.append([9], logprobs=[0.0], version=4, mask=0)
+
+        """
+        ids = as_ids("token_ids", token_ids)
+        if ids is None:
+            raise InvalidArgument("token_ids is required: the tokens to append")
+        stale = [
+            field
+            for field in ("tokens", "input_ids", "labels", "num_tokens", "columns")
+            if (held := getattr(self, f"_{field}")) is not None and held is not _DERIVED
+        ]
+        if stale:
+            raise InvalidArgument(
+                f"append would leave {', '.join(stale)} with the shorter response; set it to None first"
+            )
+        before = 0 if self._response_ids is None else len(self._response_ids)
+        after = before + len(ids)
+        held_logprobs = self._logprobs if before else None
+        added = as_floats("logprobs", logprobs)
+        if len(ids) and before and (held_logprobs is None or not len(held_logprobs)) != (added is None):
+            raise InvalidArgument(
+                "logprobs must be given for all response tokens or for none: "
+                + ("the response has none" if added is not None else "the response has them")
+            )
+        joined = added if held_logprobs is None or added is None else np.concatenate((held_logprobs, added))
+        if joined is not None and len(joined) != after:
+            raise InvalidArgument(f"logprobs has {len(joined) - before} entries for {len(ids)} new tokens")
+        mask = np.full(len(ids), mask) if isinstance(mask, int) else mask
+        flags, held_mask = as_mask("mask", mask), self._response_mask
+        if flags is not None or (held_mask is not None and len(held_mask)):
+            held_mask = held_mask if held_mask is not None and len(held_mask) else np.ones(before, np.uint8)
+            flags = np.concatenate((held_mask, np.ones(len(ids), np.uint8) if flags is None else flags))
+            if len(flags) != after:
+                raise InvalidArgument(f"mask has {len(flags) - before} entries for {len(ids)} new tokens")
+        versions = self._response_model_steps
+        if version is not None:
+            if len(versions) != before:
+                raise InvalidArgument(
+                    f"version {version} cannot be appended: {before - len(versions)} earlier tokens have no version"
+                )
+            versions = versions.extended(read_integer("version", version), len(ids))
+        self._response_ids = ids if not before else np.concatenate((self._response_ids, ids))  # type: ignore[arg-type]
+        if joined is not None:
+            self._logprobs = joined
+        if flags is not None:
+            self._response_mask = flags
+        self._response_model_steps = versions
+
     def stored_payload(self) -> list[Any]:
         """Return the heavy values that are held in memory: nothing that is derived, nothing that is unset."""
         return [value for value in _heavy(self) if value is not None and value is not _DERIVED]
@@ -222,6 +312,7 @@ class Rollout:
             self.tool_calls,
             self.extra_fields,
             self.checkout,
+            self._columns,
         ) = state
         return self
 
@@ -242,7 +333,10 @@ class Rollout:
             _set_flags(self._logprobs, False)
         if self._response_mask is not None:
             _set_flags(self._response_mask, False)
-        for array in (self._tokens, self._input_ids, self._labels, self.routed_experts):
+        for array in (
+            *(self._tokens, self._input_ids, self._labels, self.routed_experts),
+            *(() if self._columns is None else self._columns.values()),
+        ):
             if array is not None and isinstance(array, np.ndarray):
                 array.setflags(write=False)
 
@@ -253,7 +347,7 @@ class Rollout:
         self._logprobs = np.empty(0, np.float32)
         self._response_model_steps = NO_VERSIONS
         self.response = ""
-        self._response_mask = self._input_ids = self._labels = self._num_tokens = None
+        self._response_mask = self._input_ids = self._labels = self._num_tokens = self._columns = None
         self.reward = self.finish_reason = self.error_msg = self.routed_experts = self.tool_calls = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,6 +359,8 @@ class Rollout:
                 plain = field in CHECKED_FIELDS and hasattr(value, "tolist")
                 fields[field] = value.tolist() if plain else value
         fields["status"] = self.status.value
+        if self._columns is not None:
+            fields["columns"] = {name: column.tolist() for name, column in self._columns.items()}
         return fields
 
     @classmethod
