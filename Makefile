@@ -28,7 +28,7 @@ $(DEMO): pyproject.toml
 	$(call install,demo)
 
 demo: $(DEMO)  ## Train a small language model through reroll, and write a report.
-	$(BIN)/reroll demo $(ARGS)
+	@PYTHONPATH=examples $(BIN)/python -m demo $(ARGS)
 
 browser: $(STAMP)  ## Install a browser for the tests of pages, if there is none.
 	PYTHON=$(BIN)/python scripts/install_browser

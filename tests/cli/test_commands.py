@@ -31,9 +31,9 @@ def test_the_version():
 
 
 def test_help_names_the_commands_and_their_options():
-    assert "demo" in run("--help").stdout
-    told = run("demo", "--help").stdout
-    for option in ("--quick", "--seeds", "--modes", "--out", "--crash", "Example"):
+    assert "export" in run("--help").stdout
+    told = run("export", "--help").stdout
+    for option in ("--rows-only", "--where", "Example"):
         assert option in told
 
 
@@ -43,16 +43,15 @@ def test_help_loads_nothing_heavy():
     assert found.stdout.split() == ["False", "False"]
 
 
-def test_an_unknown_mode_is_one_line(tmp_path):
-    found = run("demo", "--modes", "of-policy", "--out", str(tmp_path))
-    assert found.returncode == 2
-    assert found.stderr.startswith("reroll: 'of-policy' is no mode for this; choose from: on-policy")
-    assert len(found.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(("hidden", "extra"), [("typer", "cli"), ("torch", "demo"), ("plotly", "demo")])
-def test_a_missing_extra_is_named(hidden, extra):
-    found = run("demo", hidden=hidden)
+@pytest.mark.parametrize(
+    ("hidden", "extra", "command"),
+    [
+        ("typer", "cli", ["--help"]),
+        ("zmq", "server", ["ping", "tcp://127.0.0.1:1"]),
+    ],
+)
+def test_a_missing_extra_is_named(hidden, extra, command):
+    found = run(*command, hidden=hidden)
     assert found.returncode != 0
     assert f"pip install 'reroll[{extra}]'" in found.stderr
     assert "Traceback" not in found.stderr

@@ -1,6 +1,7 @@
 """Documentation is true: its code runs, its commands exist, its links lead somewhere."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 
 from meta.markdown import ROOT, Block, blocks_of, documents, is_broken, links_of, spans_of
 
+PATH = os.pathsep.join(filter(None, [str(ROOT / "examples"), os.environ.get("PYTHONPATH")]))
+"""Guides import the demo."""
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # The blocks of one file share a namespace, in order, as a reader would type them. Warnings are errors: a reader should
@@ -39,6 +42,7 @@ def run_blocks(path: Path, where: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "error", "-c", RUN],
         input=json.dumps([str(path), blocks]),
         cwd=where,
+        env={**os.environ, "PYTHONPATH": PATH},
         capture_output=True,
         text=True,
         check=False,

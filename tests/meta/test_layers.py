@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("reach", frozenset({"remote", "ray", "server"})),
     ("integrations", frozenset({"integrations"})),
     ("observe", frozenset({"observe"})),
-    ("tools", frozenset({"cli", "dashboard", "simulate", "testing", "demo", "__main__"})),
+    ("tools", frozenset({"cli", "dashboard", "simulate", "testing", "__main__"})),
 )
 # Public names that are loaded from above when somebody asks for them, with what their extra installs.
 LOADED_WHEN_ASKED_FOR = frozenset({"server"})

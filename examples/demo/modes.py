@@ -1,4 +1,4 @@
-"""The modes: one trainer, one buffer, and how they are configured."""
+"""The modes: five configurations of one buffer and one trainer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,41 +13,39 @@ GROUP_SIZE: Final = 8
 BATCH: Final = 16
 FRESH: Final = 4
 MAX_STALENESS: Final = 2
-PACK_LENGTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """How groups come to the trainer."""
+    """How groups reach the trainer."""
 
     name: str
     about: str
     batch: int = BATCH
     """Groups of a training step."""
     fresh: int = BATCH
-    """How many of them are generated for it."""
+    """Groups that are generated for it."""
     is_ahead: bool = False
-    """Whether the producer goes on while the trainer trains."""
+    """Whether the producer generates while the trainer trains."""
     prepare: Mapping[str, Any] = field(default_factory=dict)
     buffer: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, seed: int, store: Path | None = None) -> PrepareConfig:
-        """Return the configuration of the preparer and its buffer; with a store, it survives."""
+        """Return the configuration of the preparer and its buffer, which is durable with a store."""
         return PrepareConfig(
             task=TASK,
             global_batch_size=self.batch,
             group_size=GROUP_SIZE,
-            pack_length=PACK_LENGTH,
-            rows_per_micro_batch=64,  # all in one: the model is small
+            pack_length=64,
+            rows_per_micro_batch=64,  # all rows in one: the model is small
             filter_zero_std=True,
-            keep_filtered=True,  # so that the ledger has them
+            keep_filtered=True,  # so that the ledger shows them
             **{"async_steps": 0, **self.prepare},
             replay_buffer=SyncReplayBufferConfig(seed=seed, store=store, **self.buffer),
         )
 
 
 _REPLAY: Final = {"max_staleness": 8, "on_stale": "drop", "max_times_sampled": 8}
-_SHARE: Final = FRESH / BATCH
 
 MODES: Final = {
     mode.name: mode
@@ -64,25 +62,26 @@ MODES: Final = {
         ),
         Mode(
             name="async",
-            about=f"the producer goes on while the trainer trains, at most {MAX_STALENESS} steps ahead; new weights "
-            "abort what is running, and continue it",
+            about=f"the producer generates while the trainer trains, at most {MAX_STALENESS} steps ahead; new weights "
+            "abort the running responses, and continue them",
             is_ahead=True,
             prepare={"max_staleness": MAX_STALENESS},
             buffer={"sampler": "stalest", "rate_limiter": StalenessWindow(MAX_STALENESS, batch=BATCH)},
         ),
         Mode(
             name="replay-uniform",
-            about=f"{FRESH} new groups a step and {BATCH - FRESH} that were trained before, drawn alike",
+            about=f"{FRESH} new groups a step and {BATCH - FRESH} that were trained before, drawn uniformly",
             fresh=FRESH,
-            buffer={"sampler": Mixture(_SHARE, replay=Uniform()), **_REPLAY},
+            buffer={"sampler": Mixture(FRESH / BATCH, replay=Uniform()), **_REPLAY},
         ),
         Mode(
             name="replay-prioritized",
-            about="the same, but drawn by p(1-p) and age, with importance weights",
+            about=f"{FRESH} new groups a step and {BATCH - FRESH} trained ones, drawn by p(1-p) and age, with importance "
+            "weights",
             fresh=FRESH,
             prepare={"importance_weights": True},
             buffer={
-                "sampler": Mixture(_SHARE, replay=Prioritized(half_life=4)),
+                "sampler": Mixture(FRESH / BATCH, replay=Prioritized(half_life=4)),
                 "priority_signal": "solve_rate",
                 **_REPLAY,
             },

@@ -1,4 +1,4 @@
-"""The buffer of the demo in a process of its own: weights, groups and the state of a trainer cross."""
+"""The buffer of the demo on a server: versions, groups and the state of a trainer cross."""
 
 import asyncio
 import tempfile
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from demo.modes import BATCH, MODES, TASK
+from demo.processes import connect
 from reroll import InvalidArgument, Rollout, Server, Status, WaitTimeout
-from reroll.demo.modes import BATCH, MODES, TASK
-from reroll.demo.serving import BoardService, Remote
 from reroll.prepare.remote import serve_preparer
 
 
@@ -24,7 +24,6 @@ def path():
             config = MODES["async"].config(0, Path(directory) / "store")
             server = Server(config.buffer_config(), f"ipc://{found}")
             serve_preparer(server, config)
-            server.add_service("board", BoardService())
             async with server:
                 is_ready.set()
                 await stopping.wait()
@@ -32,17 +31,18 @@ def path():
         thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
         thread.start()
         assert is_ready.wait(60)
-        yield found
+        yield Path(directory)
         loop.call_soon_threadsafe(stopping.set)
         thread.join()
         loop.close()
 
 
 @pytest.fixture
-def remote(path):
-    made = Remote(path)
-    yield made
-    made.buffer.close()
+def clients(path):
+    """Return a client of the buffer, and of its preparer."""
+    buffer, preparer = connect(path)
+    yield buffer, preparer
+    buffer.close()
 
 
 def group(status="completed"):
@@ -52,8 +52,8 @@ def group(status="completed"):
     ]
 
 
-def test_groups_and_errors_cross(remote):
-    buffer = remote.buffer
+def test_groups_and_errors_cross(clients):
+    buffer, _ = clients
     assert buffer.put(group("aborted"), TASK, model_step=3) == 1
     ((first, second),) = buffer.get(1, TASK, Status.ABORTED)
     assert first.group_uid == 1
@@ -63,43 +63,44 @@ def test_groups_and_errors_cross(remote):
         buffer.reserve(1, TASK, timeout=0)
 
 
-def test_what_was_reserved_is_released_when_its_holder_goes(path, remote):
-    other = Remote(path)
-    other.buffer.reserve(3 * BATCH, TASK)
-    other.buffer.close()
-    remote.buffer.reserve(3 * BATCH, TASK, timeout=60)
+def test_what_was_reserved_is_released_when_its_holder_goes(path, clients):
+    other, _ = connect(path)
+    other.reserve(3 * BATCH, TASK)
+    other.close()
+    clients[0].reserve(3 * BATCH, TASK, timeout=60)
 
 
-def test_weights_are_waited_for(path, remote):
-    assert remote.board.version() is None
-    producer, found = Remote(path), []
-    waiting = threading.Thread(target=lambda: found.append(producer.board.newest()))
+def test_producers_wait_for_weights(path, clients):
+    trainer, _ = clients
+    assert trainer.version() is None
+    producer, found = connect(path)[0], []
+    waiting = threading.Thread(target=lambda: found.append(producer.wait_version(0)))
     waiting.start()
-    remote.board.publish(4, {"w": [1.0]})
+    trainer.advance(4)
     waiting.join(60)
-    assert found == [(4, {"w": [1.0]})]
-    assert remote.board.version() == 4
-    remote.begin(None)
-    assert remote.board.version() is None
-    producer.buffer.close()
+    assert found == [4]
+    assert trainer.version() == 4
+    producer.close()
 
 
-def test_a_trainer_that_comes_back_goes_on_after_its_checkpoint(path, remote):
-    def trained(trainer, step):
-        uids = trainer.preparer.get_data(0, step, timeout=60).uids
-        trainer.preparer.done(step)
+def test_a_trainer_that_comes_back_goes_on_after_its_checkpoint(path, clients):
+    def trained(preparer, step):
+        uids = preparer.get_data(0, step, timeout=60).uids
+        preparer.done(step)
         return uids
 
+    buffer, preparer = clients
     for _ in range(3 * BATCH):
-        remote.buffer.put(group(), TASK, model_step=0)
-    first = trained(remote, 1)
-    state = remote.preparer.state(step=1)
-    second = trained(remote, 2)
+        buffer.put(group(), TASK, model_step=0)
+    first = trained(preparer, 1)
+    state = preparer.state(step=1)
+    second = trained(preparer, 2)
     assert not set(first) & set(second)
-    again = Remote(path)
-    again.begin(state)
-    assert trained(again, 2) == second, "the steps after its checkpoint used them in vain"
+    again, restored = connect(path)
+    restored.restore(state)
+    assert again.version() == 1
+    assert trained(restored, 2) == second, "the steps after its checkpoint used them in vain"
     with pytest.raises(InvalidArgument):
-        again.preparer.restore({"step": 1})
-    assert trained(again, 3) == [uid for uid in range(1, 3 * BATCH + 1) if uid not in {*first, *second}]
-    again.buffer.close()
+        restored.restore({"step": 1})
+    assert trained(restored, 3) == [uid for uid in range(1, 3 * BATCH + 1) if uid not in {*first, *second}]
+    again.close()

@@ -1,9 +1,9 @@
-"""`reroll demo --quick`, all modes: the model learns, the books close, and each mode does what its name says."""
+"""`make demo ARGS=--quick`, all modes: the model learns, the books close, and each mode does what its name says."""
 
 import pytest
 
-from reroll.demo.measuring import WINDOW, closes
-from reroll.demo.modes import BATCH, FRESH, GROUP_SIZE, MAX_STALENESS, MODES
+from demo.modes import BATCH, FRESH, GROUP_SIZE, MAX_STALENESS, MODES
+from demo.run import WINDOW, closes
 
 pytestmark = pytest.mark.timeout(400)  # the whole demo is in a fixture, and machines are slow
 

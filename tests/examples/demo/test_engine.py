@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from reroll.demo.engine import Response, generate
-from reroll.demo.grpo import grpo_loss, token_logprobs
-from reroll.demo.letters import END, MAX_RESPONSE, make_prompt
-from reroll.demo.policy import load_weights, new_policy, weights_of
+from demo.engine import Response, generate
+from demo.grpo import grpo_loss, token_logprobs
+from demo.policy import load, new_policy, publish
+from demo.sorting_task import END, MAX_RESPONSE, make_prompt
 from reroll.prepare import GenerationResult, sequences_of, split, to_group
 
 COUNT = 12
@@ -126,10 +126,18 @@ def test_stopping_leaves_responses_that_can_go_on(policy):
     assert "abort" in {response.finish_reason for response in made}
 
 
-def test_weights_travel_as_arrays(policy):
+def test_weights_travel_as_files(policy, tmp_path):
     other = new_policy(1)
-    load_weights(other, weights_of(policy))
+    publish(tmp_path, 3, policy)
+    load(tmp_path, 3, other)
     mine, theirs = responses(), responses()
     generate(policy, mine)
     generate(other, theirs)
     assert [response.tokens for response in mine] == [response.tokens for response in theirs]
+
+
+def test_old_weights_are_deleted(policy, tmp_path):
+    for version in range(20):
+        publish(tmp_path, version, policy)
+    assert len(list(tmp_path.iterdir())) == 8
+    assert (tmp_path / "19.pt").exists()

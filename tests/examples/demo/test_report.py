@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from demo import __main__ as command
+from demo import producer
+from demo.compare import break_evens, summarise
+from demo.modes import MODES
+from demo.report import Report
+from demo.run import closes
 from reroll import InvalidArgument
-from reroll.demo import command
-from reroll.demo.measuring import closes
-from reroll.demo.modes import MODES
 
 pytestmark = pytest.mark.timeout(400)  # the whole demo is in a fixture, and machines are slow
 
@@ -33,7 +36,7 @@ def test_the_report_has_every_part(html):
         "Reward against seconds",
         "How stale trained groups were",
         "How often a group had been trained",
-        "Who works when",
+        "Generation and training over time",
         "The ledger: where every token went",
         "Configuration",
     ):
@@ -52,7 +55,9 @@ def test_the_report_needs_nothing_else(html):
 
 def test_the_report_says_how_much_replay_saved(quick, html):
     (found,) = [
-        one for one in quick[0].comparisons if (one.mode, one.baseline) == ("replay-uniform", "on-policy")
+        one
+        for one in break_evens(summarise(quick[0].runs))
+        if (one.mode, one.baseline) == ("replay-uniform", "on-policy")
     ]
     assert f"replay-uniform generated {found.saved_share:.0%} fewer tokens than on-policy" in body_of(html)
     assert f"more than {found.ratio:.1f} trained ones" in body_of(html)
@@ -74,20 +79,26 @@ def test_what_is_printed(quick):
     for mode in MODES:
         assert mode in printed
     assert "fewer tokens than on-policy" in printed
-    assert "report.html" in printed
+    *lines, last = printed.splitlines()[-4:]
+    assert [line.split(":")[0] for line in lines] == ["Replay", "Async", "Ledger"]
+    assert last.startswith("Report: ")
+    assert last.endswith("report.html")
 
 
 def test_an_interrupt_leaves_a_report_of_what_there_is(tmp_path, monkeypatch):
     """Ctrl-C is raised in the main thread, wherever it is; here it is when the third step has been shown."""
-    steps, show = [], command.Progress.on_step
+    steps, measure = [], command.measure
 
-    def interrupt(self, meter, buffer):
-        show(self, meter, buffer)
-        steps.append(meter.measured.curve[-1].step)
-        if len(steps) == 3:
-            raise KeyboardInterrupt
+    def interrupted(mode, run, warm, on_step):
+        def interrupt(run, buffer):
+            on_step(run, buffer)
+            steps.append(run.curve[-1].step)
+            if len(steps) == 3:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.Progress, "on_step", interrupt)
+        measure(mode, run, warm, interrupt)
+
+    monkeypatch.setattr(command, "measure", interrupted)
     console = Console(file=StringIO(), width=160, force_terminal=True, color_system=None)
     report = command.demo(modes=["async"], seeds=1, out=tmp_path, console=console)
     assert steps == [1, 2, 3]
@@ -110,28 +121,24 @@ def test_an_interrupt_leaves_a_report_of_what_there_is(tmp_path, monkeypatch):
 
 
 def test_an_error_of_the_producer_ends_the_demo(tmp_path, monkeypatch):
-    from reroll.demo import producing  # noqa: PLC0415
-
     def fail(*args, **kwargs):
         raise ZeroDivisionError("in the engine")
 
-    monkeypatch.setattr(producing, "generate", fail)
+    monkeypatch.setattr(producer, "generate", fail)
     with pytest.raises(ZeroDivisionError, match="in the engine"):
         command.demo(modes=["on-policy"], seeds=1, out=tmp_path, console=Console(file=StringIO()))
 
 
 def test_an_unknown_mode_is_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match="'of-policy' is no mode for this; choose from: on-policy"):
+    with pytest.raises(InvalidArgument, match="mode is unknown: 'of-policy'; choose from on-policy"):
         command.demo(modes=["of-policy"], out=tmp_path)
 
 
 def test_text_in_the_report_is_text(tmp_path):
-    from reroll.demo.report import Report  # noqa: PLC0415
-
-    check = SimpleNamespace(name="<script>alert(1)</script>", holds=False, told="&")
+    check = SimpleNamespace(name="<script>alert(1)</script>", holds=False, evidence="&")
     report = Report(planned=0)
     report.crash.append(SimpleNamespace(mode="async", checks=[check], events=["<b>"]))
-    body = body_of(report._html())
+    body = body_of(report.html())
     assert "<script>alert" not in body
     assert "&lt;script&gt;alert(1)" in body
     assert "NO" in body

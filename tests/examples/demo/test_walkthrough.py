@@ -5,7 +5,7 @@ from textwrap import indent
 
 import pytest
 
-import reroll.demo
+import demo
 from meta.markdown import ROOT, blocks_of
 
 SHOWN = [
@@ -17,8 +17,8 @@ SHOWN = [
 
 @pytest.mark.parametrize("block", SHOWN, ids=lambda block: f"line {block.line}")
 def test_what_is_shown_is_in_the_code(block):
-    sources = [path.read_text() for path in Path(reroll.demo.__file__).parent.glob("*.py")]
-    assert any(indent(block.code, " " * depth) in source for source in sources for depth in (0, 4, 8))
+    sources = [path.read_text() for path in Path(demo.__file__).parent.glob("*.py")]
+    assert any(indent(block.code, " " * depth) in source for source in sources for depth in (0, 4, 8, 12))
 
 
 def test_something_is_shown():

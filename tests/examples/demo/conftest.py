@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from reroll.demo.command import demo
+from demo.__main__ import demo
 
 
 @pytest.fixture(scope="session", autouse=True)
