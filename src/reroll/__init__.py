@@ -8,7 +8,6 @@ from reroll.buffer.blocking import BlockingReplayBuffer
 from reroll.buffer.read_only import ReadOnlyBuffer, open_readonly
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.stats import Stats
 from reroll.engine.ledger import Amount, Dropped
 from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
 from reroll.engine.rows import Row
@@ -67,6 +66,7 @@ from reroll.rollout import (
 )
 from reroll.sample import Sample, SampleInfo
 from reroll.table import Table, TableInfo
+from reroll.telemetry.stats import Stats
 
 if _typing.TYPE_CHECKING:
     from reroll.codec.registry import register

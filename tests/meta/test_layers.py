@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("errors", frozenset({"errors", "_version", "forking"})),
     ("what a rollout and a query are", frozenset({"rollout", "query"})),
     ("engine and store", frozenset({"engine", "codec", "store"})),
+    ("telemetry", frozenset({"telemetry"})),
     ("shells", frozenset({"interrupts", "waiting", "sample", "table", "buffer", "config", "checkpoint"})),
     ("public names of the core", frozenset({""})),
     ("prepare", frozenset({"prepare"})),

@@ -27,8 +27,5 @@ recording      a buffer as rows, facts and a small state; written: checks of all
 references     Ray references inside of groups
 
 What it tells:
-flow           what was put and what was trained, counted as it passes
-stats, report  stats(); watching: its warnings
-metrics        metrics()
 arrow          to_arrow() and to_pandas()
 """

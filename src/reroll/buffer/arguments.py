@@ -22,6 +22,7 @@ Where = Mapping[str, Any] | Query
 
 _BOUND: Final = 1 << 62
 _LONGEST_NAME: Final = 1_000
+_LONGEST_READER: Final = 200
 _LARGEST_TAG: Final = 1 << 1_000  # those much longer cannot be printed, and so not be written
 _LISTED: Final = 20
 """Names in a message."""
@@ -55,6 +56,17 @@ def checked_text(name: str, value: str) -> str:
                 f"{name} must be valid Unicode: {shown(value)}; decode it with errors='replace'"
             ) from None
     return plain
+
+
+def checked_reader(reader: object) -> str | None:
+    """Return the name of a reader of metrics."""
+    if reader is None:
+        return None
+    if not isinstance(reader, str) or not 0 < len(reader) <= _LONGEST_READER:
+        raise InvalidArgument(
+            f"reader must be None or a name of 1 to {_LONGEST_READER} characters, not {shown(reader)}"
+        )
+    return checked_text("reader", reader)
 
 
 def checked_count(name: str, value: object) -> int:

@@ -140,7 +140,7 @@ class Expiring(Payloads):
         """Expire COMPLETED rows that have passed `max_staleness`; drop those that were trained, or are being trained."""
         if not len(slots):
             return
-        self.flow.stale(task.name, len(slots))
+        self.counters.count_stale(task.name, len(slots))
         rules, columns = self.rules_of(task.name), self.engine.columns
         used = (columns.trained[slots] > 0) | (columns.pending[slots] > 0)
         kept = slots[~used] if retryable and rules.on_stale == "reroll" else slots[:0]

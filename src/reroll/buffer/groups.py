@@ -123,7 +123,7 @@ class Groups(HandOuts):
         attempt = 0 if slot < 0 else int(self.engine.columns.attempts[slot])
         if checkout is None and attempt < 2:
             raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
-        self.flow.superseded(put.task.name)
+        self.counters.count_superseded(put.task.name)
         state = f"is at attempt {attempt}" if attempt else "is gone"
         raise Superseded(
             f"group {uid} {state}, and this result continues an earlier one: another producer has put the group, and this "
@@ -156,9 +156,9 @@ class Groups(HandOuts):
             if put.task.settings.is_durable:
                 group.applied = applied
         self._store(slot, group)
-        self.flow.put(put.task.name, put.summary, decision.status)
+        self.counters.count_put(put.task.name, put.summary, decision.status)
         if decision.is_beyond:
-            self.flow.stale(put.task.name, 1)
+            self.counters.count_stale(put.task.name, 1)
         if put.summary.version is None and decision.status is Status.COMPLETED:
             self._warn_of_no_decay(put.task)
         if decision.dropped:
@@ -235,7 +235,7 @@ class Groups(HandOuts):
             if status == COMPLETED:
                 uses = (self.engine.columns.uses[part] + more).tolist()
                 told = self.engine.columns.staleness[part].tolist()
-                self.flow.trained_all(task.name, self.groups(part), task.step, uses, told)
+                self.counters.count_trained(task.name, self.groups(part), task.step, uses, told)
 
     def settle(self, settled: Settled) -> None:
         """Follow what became of rows whose lease ended."""

@@ -72,7 +72,7 @@ class HandOuts(Expiring):
 
     def _count_retaken(self, handed: Handed, sign: int) -> None:
         if handed.status == EXPIRED:
-            self.flow.retaken(handed.task.name, sign * len(handed.groups))
+            self.counters.count_retaken(handed.task.name, sign * len(handed.groups))
 
     def _checkouts(self, slots: IntArray) -> list[str]:
         """Return the marks that rollouts of these rows are handed out with."""
@@ -115,7 +115,7 @@ class HandOuts(Expiring):
     def count_handed(self, handed: Handed) -> None:
         """Count what is trained."""
         if len(handed.uses):
-            self.flow.trained_all(*self._training(handed))
+            self.counters.count_trained(*self._training(handed))
 
     def _training(self, handed: Handed) -> tuple[str, list[Group], int | None, Sequence[int], list[int]]:
         return handed.task.name, handed.groups, handed.step, handed.uses, handed.told
@@ -132,7 +132,7 @@ class HandOuts(Expiring):
                 return
             self._take_up(undone.back)
             self._forget(undone.gone)
-            self.flow.untrained_all(*self._training(handed))
+            self.counters.uncount_trained(*self._training(handed))
             self.recheck(np.setdiff1d(undone.back, undone.gone))
         elif status in RETURNING:
             attempts = dict(zip(handed.used.uids.tolist(), handed.used.attempts.tolist(), strict=True))
@@ -200,7 +200,7 @@ class HandOuts(Expiring):
         if uids:
             self.lose(group.uid for group in handed.groups if group.uid in uids)
             if len(handed.uses):
-                self.flow.untrained_all(*self._training(handed))
+                self.counters.uncount_trained(*self._training(handed))
             handed.leave_out(uids)
             self.count_handed(handed)
 

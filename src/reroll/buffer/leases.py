@@ -12,11 +12,11 @@ import numpy as np
 from reroll.buffer.deadlines import Deadlines
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
-from reroll.buffer.stats import OpenLease
 from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.lending import acknowledge, give_back
 from reroll.engine.task import COMPLETED, Task
 from reroll.errors import InvalidArgument, LeaseExpired
+from reroll.telemetry.stats import OpenLease
 
 _REMEMBERED: Final = 4096
 """How many leases that ended are remembered, for late and for repeated acknowledgements."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from reroll.buffer import arrow
@@ -12,15 +11,12 @@ from reroll.buffer.arguments import (
     checked_count,
     checked_flag,
     checked_names,
+    checked_reader,
     checked_task,
     checked_uids,
 )
 from reroll.buffer.handed import Handed
-from reroll.buffer.metrics import metrics_from
-from reroll.buffer.readers import Readers, checked_reader, start_of
-from reroll.buffer.report import Report, parts_of, stats_from
 from reroll.buffer.slicing import GROUPS_AT_ONCE, ROWS_AT_ONCE, Slicing, slices_of
-from reroll.buffer.stats import DiskUse, Stats
 from reroll.engine.columns import PLACES
 from reroll.engine.ledger import Amount
 from reroll.engine.ordering import parse_order
@@ -29,6 +25,8 @@ from reroll.engine.task import STATUS_CODE
 from reroll.errors import CorruptData, InvalidArgument, UnknownUid
 from reroll.query import parse_query
 from reroll.rollout import Status
+from reroll.telemetry.metrics import Readers, metrics_dict
+from reroll.telemetry.stats import Stats
 
 
 class Looking(Slicing):
@@ -147,8 +145,8 @@ class Looking(Slicing):
     async def stats(self) -> Stats:
         """Return counts, histograms, wait times, rates and warnings."""
         self._check_open()
-        stats = stats_from([self._report()])
-        return replace(stats, warnings=self._watch.look(stats))
+        stats = self._stats()
+        return replace(stats, warnings=self._health.evaluate(stats))
 
     async def metrics(self, *, reader: str | None = None, detail: bool = False) -> dict[str, float]:
         """Return a flat dict of numbers, ready for W&B or TensorBoard.
@@ -175,32 +173,9 @@ class Looking(Slicing):
         """
         self._check_open()
         name, everything = checked_reader(reader), checked_flag("detail", detail)
-        report = self._report()
-        total = stats_from([report])
-        self._watch.look(total)
-        return metrics_from(total, stats_from([self._readers.interval(report, name)]), detail=everything)
-
-    def _report(self) -> Report:
-        now, started = self._clock(), self._groups.flow.started
-        parts = parts_of(self._groups, now)
-        return Report(
-            parts=parts,
-            leases=len(self._leases),
-            open_leases=self._leases.open_leases(now),
-            reservations=len(self._reservations),
-            max_bytes=self._engine.max_bytes,
-            memory_bytes=self._memory_bytes(),
-            disk=self._disk_use(),
-            seconds=None if started is None else now - started,
-        )
-
-    def _memory_bytes(self) -> int:
-        if self._disk is None:
-            return sum(task.num_bytes for task in self._engine.tasks.values())
-        return self._disk.resident_bytes
-
-    def _disk_use(self) -> DiskUse | None:
-        return None if self._disk is None else disk_use(self._disk.store.path, self._disk.store.commits)
+        total = self._stats()
+        self._health.evaluate(total)
+        return metrics_dict(total, self._readers.interval(total, name), detail=everything)
 
     async def _members(self, uids: Sequence[int], place: int | None) -> list[list[Any] | None]:
         """Return the rollouts of groups; None for those that are no longer in their place, or damaged."""
@@ -234,27 +209,21 @@ class Looking(Slicing):
         return shown
 
 
-def interval_of(buffer: Looking, reader: str | None) -> tuple[Report, Report]:
-    """Return what the metrics of a buffer are made of: of all the time, and of the interval. Raises Closed."""
-    report, name = report_of(buffer), checked_reader(reader)
-    return report, buffer._readers.interval(report, name)  # noqa: SLF001  (of this module)
+def interval_of(buffer: Looking, reader: str | None) -> tuple[Stats, Stats]:
+    """Return the stats of a buffer since the beginning, and since the reader's previous call. Raises Closed."""
+    stats, name = stats_of(buffer), checked_reader(reader)
+    return stats, buffer._readers.interval(stats, name)  # noqa: SLF001  (of this module)
 
 
 def begin_intervals(buffer: Looking) -> None:
-    """Let the intervals of all readers begin now."""
-    buffer._readers = Readers(start_of(buffer._groups))  # noqa: SLF001  (of this module)
+    """Start the intervals of all readers now."""
+    buffer._readers = Readers(buffer._stats())  # noqa: SLF001  (of this module)
 
 
-def report_of(buffer: Looking) -> Report:
-    """Return what the stats of a buffer are made of, for whoever tells several buffers as one. Raises Closed."""
+def stats_of(buffer: Looking) -> Stats:
+    """Return the stats of a buffer without warnings, to be merged with those of other shards. Raises Closed."""
     buffer._check_open()  # noqa: SLF001  (of this module, and no verb)
-    return buffer._report()  # noqa: SLF001
-
-
-def disk_use(path: Path, commits: int = 0) -> DiskUse:
-    """Return what a file and its log take."""
-    sizes = [file.stat().st_size if file.exists() else 0 for file in (path, Path(f"{path}-wal"))]
-    return DiskUse(file_bytes=sizes[0], log_bytes=sizes[1], commits=commits)
+    return buffer._stats()  # noqa: SLF001
 
 
 def _checked_size(name: str, value: object) -> int:

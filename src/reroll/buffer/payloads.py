@@ -5,7 +5,6 @@ from typing import Protocol
 
 import numpy as np
 
-from reroll.buffer.flow import Flow
 from reroll.buffer.group import Group
 from reroll.buffer.out import Out
 from reroll.buffer.put import GroupRules
@@ -13,6 +12,7 @@ from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.task import RETURNING
 from reroll.errors import UnknownUid
+from reroll.telemetry.counters import FlowCounters
 
 
 class Witness(Protocol):
@@ -45,7 +45,7 @@ class Payloads:
         self, engine: Engine, rules_of: Callable[[str], GroupRules], out_ttl_s: float | None
     ) -> None:
         self.engine = engine
-        self.flow = Flow()
+        self.counters = FlowCounters()
         self.out = Out(out_ttl_s)
         self.rules_of = rules_of
         # Who wants to know what is handed out, and what was taken back, while somebody does.

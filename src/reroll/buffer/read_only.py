@@ -11,13 +11,12 @@ from typing import Any, Self
 from reroll.buffer.blocking import under
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
-from reroll.buffer.looking import Looking, disk_use
+from reroll.buffer.looking import Looking
 from reroll.buffer.plain_calls import blocking
 from reroll.buffer.put import GroupRules
 from reroll.buffer.recording import read
 from reroll.buffer.references import OBJECT, Objects
-from reroll.buffer.stats import DiskUse
-from reroll.buffer.watching import Watch
+from reroll.buffer.shell import disk_use
 from reroll.codec import decode
 from reroll.engine.engine import Engine
 from reroll.engine.selectors.specs import Fifo
@@ -25,6 +24,8 @@ from reroll.engine.state import restore
 from reroll.engine.task import TaskSettings
 from reroll.errors import CorruptData, UnsupportedFormat
 from reroll.store import Saved, open_saved
+from reroll.telemetry.health import HealthMonitor
+from reroll.telemetry.stats import DiskUse
 from reroll.waiting import Guard, ThreadWaits
 
 _SETTINGS = TaskSettings(sampler=Fifo())
@@ -41,9 +42,9 @@ class _Look(Looking):
         if memory is not None:  # a durable buffer that nothing was put into has no state yet
             restore(engine, _without_selectors(memory.engine))
             self._groups.restore(memory.groups)
-            self._groups.flow.restore(memory.small["flow"])
-        self._groups.flow.started = None  # no time passes here, so there are no rates
-        self._watch = Watch(logs=False)
+            self._groups.counters.restore(memory.small["flow"])
+        self._groups.counters.started = None  # no time passes here, so there are no rates
+        self._health = HealthMonitor(logs=False)
 
     def _memory_bytes(self) -> int:
         return 0

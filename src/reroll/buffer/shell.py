@@ -20,11 +20,9 @@ from reroll.buffer.handed import Handed
 from reroll.buffer.leases import Leases
 from reroll.buffer.out import Until
 from reroll.buffer.put_ids import PutIds
-from reroll.buffer.readers import Readers, start_of
 from reroll.buffer.recording import Memory, read
 from reroll.buffer.reservations import Reservation, Reservations
 from reroll.buffer.storable import Storable
-from reroll.buffer.watching import Watch
 from reroll.buffer.written import trusting_nothing
 from reroll.engine.ledger import Dropped
 from reroll.engine.rewinding import bring_home
@@ -32,6 +30,9 @@ from reroll.engine.state import keep_limits, restore, write_off
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
 from reroll.store import Store
+from reroll.telemetry.health import HealthMonitor
+from reroll.telemetry.metrics import Readers
+from reroll.telemetry.stats import DiskUse, Stats, task_stats
 from reroll.waiting import Signal, Waits
 
 _log = logging.getLogger("reroll")
@@ -74,7 +75,7 @@ class Shell:
         self._put_ids = PutIds(put_id_history)
         self._leases = Leases(groups)
         self._reservations = Reservations()
-        self._watch = Watch()
+        self._health = HealthMonitor()
         self._readers = Readers()
         self._disk: Disk | None = None
         self._allow_pickle = allow_pickle
@@ -84,7 +85,7 @@ class Shell:
             self._engine.dropped = []
             waits.report = self._drop_report
         waits.next_event = self._next_event
-        groups.flow.started = clock()
+        groups.counters.started = clock()
         if store is not None:
             self._keep_in(store, max_resident_bytes, on_corrupt)
 
@@ -136,10 +137,10 @@ class Shell:
                 self._engine.dropped = []
             raise
         self._groups.restore(memory.groups)
-        self._groups.flow.restore(memory.small["flow"])
-        self._groups.flow.started = self._clock()
-        self._watch = Watch()
-        self._readers = Readers(start_of(self._groups))
+        self._groups.counters.restore(memory.small["flow"])
+        self._groups.counters.started = self._clock()
+        self._health = HealthMonitor()
+        self._readers = Readers(self._stats())
         self._groups.restore_rules(memory.small["rules"])
         self._leases.restore(memory.small["last_lease"], memory.leases)
         self._reservations.last = memory.small["last_reservation"]
@@ -162,13 +163,34 @@ class Shell:
     def _rest(self) -> dict[str, Any]:
         """Return what is to be remembered beside engine, groups, leases and put ids."""
         return {
-            "flow": self._groups.flow.tasks,
+            "flow": self._groups.counters.tasks,
             "rules": self._groups.rules_state(),
             "last_lease": self._leases.last,
             "last_reservation": self._reservations.last,
             "returned": sorted(self._groups.out.returned),
             "name": self._groups.out.name.state(),
         }
+
+    def _stats(self) -> Stats:
+        now, started = self._clock(), self._groups.counters.started
+        return Stats.of(
+            task_stats(self._engine, self._groups.counters, now),
+            leases=len(self._leases),
+            open_leases=self._leases.open_leases(now),
+            reservations=len(self._reservations),
+            max_bytes=self._engine.max_bytes,
+            memory_bytes=self._memory_bytes(),
+            disk=self._disk_use(),
+            uptime_s=None if started is None else now - started,
+        )
+
+    def _memory_bytes(self) -> int:
+        if self._disk is None:
+            return sum(task.num_bytes for task in self._engine.tasks.values())
+        return self._disk.resident_bytes
+
+    def _disk_use(self) -> DiskUse | None:
+        return None if self._disk is None else disk_use(self._disk.store.path, self._disk.store.commits)
 
     def _drop_report(self) -> Callable[[], None] | None:
         """Return a call that gives the groups dropped since the last report to `on_drop`, None without any."""
@@ -327,8 +349,8 @@ class Shell:
 
         `prepare` is done when it is possible, and may make it impossible again: then the wait goes on.
         """
-        started, waited, flow = self._clock(), False, self._groups.flow
-        call = flow.begin_wait(what, [task.name for task in queues.values()], started)
+        started, waited, counters = self._clock(), False, self._groups.counters
+        call = counters.begin_wait(what, [task.name for task in queues.values()], started)
         try:
             while True:
                 waited |= await self._wait(
@@ -345,9 +367,9 @@ class Shell:
                     break
                 self._waits.wake()  # whatever went has made room
         finally:
-            flow.end_wait(call, self._clock())
+            counters.end_wait(call, self._clock())
         for task in queues.values() if waited else ():
-            flow.waited(what, task.name, self._clock() - started)
+            counters.count_wait(what, task.name, self._clock() - started)
 
     async def _wait(
         self,
@@ -391,6 +413,12 @@ class Shell:
             for name, task in self._engine.tasks.items()
         }
         return f"{what} The buffer holds {held}"
+
+
+def disk_use(path: Path, commits: int = 0) -> DiskUse:
+    """Return the disk space of a file and its log."""
+    sizes = [file.stat().st_size if file.exists() else 0 for file in (path, Path(f"{path}-wal"))]
+    return DiskUse(file_bytes=sizes[0], log_bytes=sizes[1], commits=commits)
 
 
 def settle_in(buffer: Shell, reservation: Reservation, put_id: Hashable) -> None:

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from reroll.buffer.flow import TaskFlow
 from reroll.buffer.group import BOUND, Group, Integer, Whole
 from reroll.buffer.leases import Held
 from reroll.engine.columns import NO_VERSION
@@ -25,6 +24,7 @@ from reroll.engine.task import STATUSES
 from reroll.errors import CorruptData, InvalidConfig, StoreError, UnsupportedFormat
 from reroll.query import Scalar
 from reroll.rollout.group import check
+from reroll.telemetry.counters import TaskCounters
 
 KIND: Final = "replay buffer"
 
@@ -88,7 +88,7 @@ class _Rules(TypedDict):
 class _Small(TypedDict):
     kind: str
     engine: _Engine
-    flow: dict[str, TaskFlow]
+    flow: dict[str, TaskCounters]
     rules: _Rules
     last_lease: Whole
     last_reservation: Whole

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reroll.buffer.stats import Stats, TaskStats
 from reroll.cli.visible import visible
 from reroll.engine.ledger import Amount
 from reroll.observe.view import Page
+from reroll.telemetry.stats import Stats, TaskStats
 
 _ROW = {
     "uid": "uid",

@@ -21,7 +21,7 @@ from reroll.dashboard.frames import Frames, as_json
 from reroll.errors import InvalidArgument, RerollError, UnknownUid
 from reroll.observe import Poll
 from reroll.observe.group import token_runs
-from reroll.observe.prometheus import CONTENT_TYPE, render
+from reroll.telemetry.metrics import CONTENT_TYPE, prometheus_text
 
 _CHARTS: Final = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _LARGEST_PAGE: Final = 500
@@ -85,7 +85,7 @@ def make_app(poll: Poll, token: str | None, decode: Decode | None) -> Starlette:
         moment = await poll.now()
         if moment.stats is None:
             return _json({"error": moment.error}, 503)
-        return Response(render(moment.stats, moment.ledger), media_type=CONTENT_TYPE)
+        return Response(prometheus_text(moment.stats, moment.ledger), media_type=CONTENT_TYPE)
 
     async def enter(request: Request) -> Response:
         try:

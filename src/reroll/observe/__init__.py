@@ -5,7 +5,6 @@ view         `View`: stats, ledger, metrics, rows by page, one group
 files        a file, or a store that somebody else writes, as the verbs that look
 group        one group in plain values: prompts, responses, versions and masks as runs
 plain        stats and rows in plain values, for JSON
-prometheus   stats and ledger in the text format of Prometheus
 exporting    groups or rollouts to a Parquet or JSON file, part by part
 verifying    every checksum of a file, and its ledger
 polling      `Poll`: one question at an interval for any number of viewers, with a short history

@@ -5,8 +5,8 @@ from enum import Enum
 from math import isfinite
 from typing import Any
 
-from reroll.buffer.stats import Distribution, Lengths
 from reroll.engine.rows import Row
+from reroll.telemetry.stats import Distribution, ResponseStats
 
 
 def plain(value: Any) -> Any:
@@ -36,8 +36,8 @@ def plain_row(row: Row) -> dict[str, Any]:
 
 
 def _derived(value: Any) -> dict[str, Any]:
-    """Return what is told besides the fields."""
-    if not isinstance(value, Distribution):
+    """Return the properties of statistics, which are given beside their fields."""
+    if not isinstance(value, Distribution | ResponseStats):
         return {}
-    told = {"mean": value.mean, "max": value.max}
-    return told | {"p50": value.p50, "p90": value.p90} if isinstance(value, Lengths) else told
+    kind = type(value)
+    return {name: getattr(value, name) for name in dir(kind) if isinstance(getattr(kind, name), property)}

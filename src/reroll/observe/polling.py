@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from reroll.buffer.stats import Stats
 from reroll.engine.ledger import Amount
 from reroll.errors import RerollError
 from reroll.observe.view import View
+from reroll.telemetry.stats import Stats
 
 _SHARE: Final = 100
 """After an answer that took long, so many times as long passes before the next question,"""

@@ -6,12 +6,12 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from reroll.buffer.arguments import Where
-from reroll.buffer.stats import Stats
 from reroll.engine.ledger import Amount
 from reroll.engine.rows import Row
 from reroll.observe.group import plain_rollout
 from reroll.observe.plain import plain_row
 from reroll.rollout import Status
+from reroll.telemetry.stats import Stats
 
 
 class Source(Protocol):

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from ray.util.metrics import Gauge
 
-from reroll.buffer.metrics import METRICS
-from reroll.buffer.stats import Stats
+from reroll.telemetry.metrics import NUMBERS
+from reroll.telemetry.stats import Stats
 
 TAGS: Final = ("buffer", "shard", "task")
 
@@ -26,12 +26,12 @@ class Point(NamedTuple):
 
 def points_of(stats: Stats) -> Iterator[Point]:
     """Yield every number that is known, over all tasks and for each."""
-    for name, metric in METRICS.items():
+    for name, (metric, key) in NUMBERS.items():
         gauge = "reroll_" + re.sub(r"\W", "_", name)
         for task, part in {"": stats.total, **stats.tasks}.items():
-            value = metric.value(part)
+            value = metric.read(part, key)
             if value is not None:
-                yield Point(gauge, metric.meaning, task, float(value))
+                yield Point(gauge, metric.help, task, float(value))
 
 
 class Export:

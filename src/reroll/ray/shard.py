@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from reroll.buffer.batch import Batch
 from reroll.buffer.groups import Groups
-from reroll.buffer.looking import begin_intervals, interval_of, report_of
+from reroll.buffer.looking import begin_intervals, interval_of, stats_of
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.buffer.report import Report
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.shell import knows_put, open_in, settle_in
 from reroll.config import ReplayBufferConfig
@@ -45,6 +44,7 @@ from reroll.remote.groups import as_bytes
 from reroll.remote.memory import keep_freed_memory
 from reroll.rollout import Status
 from reroll.sample import Sample, SampleInfo
+from reroll.telemetry.stats import Stats
 from reroll.waiting import LoopWaits
 
 _LOCKED_S: Final = 30.0
@@ -395,10 +395,10 @@ class Shard:
         """Learn that a group for which something was reserved here went to another shard."""
         settle_in(await self._open(), self._local(reservation), put_id)
 
-    async def _do_report(self) -> Report:
-        return report_of(await self._open())
+    async def _do_report(self) -> Stats:
+        return stats_of(await self._open())
 
-    async def _do_interval(self, reader: str) -> tuple[Report, Report]:
+    async def _do_interval(self, reader: str) -> tuple[Stats, Stats]:
         return interval_of(await self._open(), reader)
 
     async def _do_ack(self, lease: int, train_step: int | None = None) -> None:

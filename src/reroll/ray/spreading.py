@@ -17,13 +17,8 @@ from typing import Any, Final
 
 import ray
 
-from reroll.buffer.arguments import checked_flag, checked_step, checked_task, checked_uids
-from reroll.buffer.metrics import metrics_from
-from reroll.buffer.readers import checked_reader, connection_reader
-from reroll.buffer.report import stats_from
+from reroll.buffer.arguments import checked_flag, checked_reader, checked_step, checked_task, checked_uids
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.stats import Stats
-from reroll.buffer.watching import Watch
 from reroll.config import ReplayBufferConfig
 from reroll.engine.limiters import limiter_of
 from reroll.errors import InvalidArgument, NotStorable, UnknownUid, WaitTimeout
@@ -37,6 +32,9 @@ from reroll.ray.wire import Bare, Blob, Holder, hand_out, put_in, resolved
 from reroll.rollout.checkout import has_place, print_of, read_checkouts
 from reroll.rollout.group import find_group_id
 from reroll.sample import Sample
+from reroll.telemetry.health import HealthMonitor
+from reroll.telemetry.metrics import connection_reader, metrics_dict
+from reroll.telemetry.stats import Stats
 from reroll.waiting import deadline_of
 
 _WAIT_S: Final = 1.0
@@ -63,7 +61,7 @@ class Spread:
         self._scratch = Scratch(shared=shares_memory)
         self._dice = random.Random()
         self._reader = connection_reader(uuid.uuid4().hex)
-        self._watch = Watch(logs=False)  # the shards log
+        self._health = HealthMonitor(logs=False)  # the shards log
         self._handing = HandOut(config, lines, beat_s, shares_memory=shares_memory)
 
     async def call(self, verb: str, arguments: dict[str, Any]) -> Any:
@@ -399,16 +397,16 @@ class Spread:
         return [path] if shards == 1 else [path / f"shard-{index}-of-{shards}" for index in range(shards)]
 
     async def _stats(self, arguments: dict[str, Any]) -> Stats:
-        stats = stats_from(await self.each("report", [arguments] * len(self.lines)))
-        return replace(stats, warnings=self._watch.look(stats))
+        stats = Stats.merge(await self.each("report", [arguments] * len(self.lines)))
+        return replace(stats, warnings=self._health.evaluate(stats))
 
     async def _metrics(self, arguments: dict[str, Any]) -> dict[str, float]:
         reader = checked_reader(arguments.get("reader")) or self._reader
         detail = checked_flag("detail", arguments.get("detail", False))
         answers = await self.each("interval", [{"reader": reader}] * len(self.lines))
-        total, interval = (stats_from(reports) for reports in zip(*answers, strict=True))
-        self._watch.look(total)
-        return metrics_from(total, interval, detail=detail)
+        total, interval = (Stats.merge(parts) for parts in zip(*answers, strict=True))
+        self._health.evaluate(total)
+        return metrics_dict(total, interval, detail=detail)
 
     async def _to_pandas(self, arguments: dict[str, Any]) -> Any:
         return (await self.call("to_arrow", arguments)).to_pandas()

@@ -7,9 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from reroll.buffer.flow import Wait
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.stats import (
+from reroll.codec import decode, encode, register
+from reroll.engine.ledger import Amount
+from reroll.engine.rows import Row
+from reroll.errors import CorruptData
+from reroll.sample import SampleInfo
+from reroll.store import Blob
+from reroll.telemetry.counters import Waiting, WaitStats
+from reroll.telemetry.stats import (
     DiskUse,
     Distribution,
     Lengths,
@@ -20,18 +26,11 @@ from reroll.buffer.stats import (
     Stats,
     StatsWarning,
     TaskStats,
-    Waiting,
 )
-from reroll.codec import decode, encode, register
-from reroll.engine.ledger import Amount
-from reroll.engine.rows import Row
-from reroll.errors import CorruptData
-from reroll.sample import SampleInfo
-from reroll.store import Blob
 
 for _kind in (
     *(Amount, Row, SampleInfo, Reservation),
-    *(Stats, TaskStats, ResponseStats, Distribution, Lengths, Magnitudes, Wait),
+    *(Stats, TaskStats, ResponseStats, Distribution, Lengths, Magnitudes, WaitStats),
     *(Waiting, Limits, OpenLease, DiskUse, StatsWarning),
 ):
     register(_kind, name=f"reroll.{_kind.__name__}")

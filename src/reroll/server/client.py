@@ -13,7 +13,6 @@ from typing import Any, Final, Self
 from reroll import forking
 from reroll.buffer.arguments import Where, checked_task
 from reroll.buffer.batch import Batch, Lease
-from reroll.buffer.readers import connection_reader
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.errors import CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
@@ -28,6 +27,7 @@ from reroll.server.keys import read_pair, read_public
 from reroll.server.prefetch import Prefetch
 from reroll.server.wire import Answer, Lent
 from reroll.store import Blob
+from reroll.telemetry.metrics import connection_reader
 from reroll.waiting import deadline_of
 
 _UNKNOWN: Final = (0, 1.0, 1.0, 1.0, 0, 0, 0)

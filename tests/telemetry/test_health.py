@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from buffer.test_report import built, rollout
 from reroll import Prioritized, SampleToInsertRatio, StalenessWindow
-from reroll.buffer import watching
+from reroll.telemetry import health
+from telemetry.test_stats import built, rollout
 
 
 async def kinds(buffer):
@@ -31,7 +31,7 @@ async def ended(task):
 async def test_a_trainer_that_waits_half_of_the_time_starves():
     buffer, clock = built()
     trainer = await waiting(buffer.take_batch({"t": 1}, wait=True))
-    clock.now += watching.LEAST_S - 1
+    clock.now += health.LEAST_S - 1
     assert await kinds(buffer) == [], "that is too short to tell"
     clock.now += 1
     (warning,) = (await buffer.stats()).warnings
@@ -50,7 +50,7 @@ async def test_a_wait_that_is_over_counts_and_an_old_one_is_forgotten():
     await buffer.put([rollout([1])], "t")
     await trainer
     assert await kinds(buffer) == ["starving"]
-    for _ in range(int(watching.WINDOW_S / 30)):
+    for _ in range(int(health.WINDOW_S / 30)):
         clock.now += 30
         found = await kinds(buffer)
     assert found == [], "it was long ago"
@@ -60,7 +60,7 @@ async def test_a_wait_that_is_over_counts_and_an_old_one_is_forgotten():
     ("options", "way_out"),
     [
         ({"capacity": 2}, "it is full (2 of 2): raise its capacity"),
-        ({"rate_limiter": SampleToInsertRatio(1.0, 1, (0.0, 2.0))}, "its limiter lets nobody put"),
+        ({"rate_limiter": SampleToInsertRatio(1.0, 1, (0.0, 2.0))}, "its rate limiter blocks all puts"),
         ({"max_bytes": 1200}, "max_bytes"),
     ],
 )
@@ -69,7 +69,7 @@ async def test_producers_that_wait_are_told_what_holds_them(options, way_out):
     for _ in range(2):
         await buffer.put([rollout([1] * 100)], "t", timeout=0)
     producer = await waiting(buffer.put([rollout([1] * 100)], "t"))
-    clock.now += watching.LEAST_S
+    clock.now += health.LEAST_S
     (warning,) = (await buffer.stats()).warnings
     assert warning.kind == "blocked"
     assert way_out in warning.change
@@ -105,7 +105,7 @@ async def test_a_staleness_window_that_is_used_up_is_named():
     buffer, clock = built(rate_limiter=StalenessWindow(max_staleness=0, batch=2))
     await buffer.reserve(2, "t")
     producer = await waiting(buffer.reserve(1, "t"))
-    clock.now += watching.LEAST_S
+    clock.now += health.LEAST_S
     (warning,) = (await buffer.stats()).warnings
     assert warning.kind == "blocked"
     assert "advance()" in warning.change
@@ -116,7 +116,7 @@ async def test_one_group_that_is_replayed_far_more_than_others():
     buffer, _ = built(sampler=Prioritized(), max_times_sampled=None)
     for n in range(20):
         await buffer.put([rollout([1])], "t", priority=1.0 if n == 0 else 0.0)
-    least, _times = watching.REPLAYED
+    least, _times = health.REPLAYED
     for _ in range(19):
         await buffer.sample(2, "t")  # the one with a weight, and one of the others
     found = (await buffer.stats()).tasks["t"]
@@ -138,13 +138,13 @@ async def test_groups_that_are_replayed_alike_are_fine():
 
 async def test_shares_are_of_what_came_lately():
     buffer, clock = built()
-    for _ in range(watching.ENOUGH):
+    for _ in range(health.ENOUGH):
         await buffer.put([rollout([1], status="failed")], "t")
     assert await kinds(buffer) == ["failing"]
     for _ in range(3):
-        for _ in range(watching.ENOUGH):
+        for _ in range(health.ENOUGH):
             await buffer.put([rollout([1])], "t")
-        clock.now += watching.WINDOW_S
+        clock.now += health.WINDOW_S
         found = await kinds(buffer)
     assert found == [], "most of all failed, but none of the latest"
 
@@ -152,7 +152,7 @@ async def test_shares_are_of_what_came_lately():
 async def test_each_change_is_logged_once(caplog):
     buffer, clock = built()
     caplog.set_level(logging.INFO, "reroll")
-    for _ in range(watching.ENOUGH):
+    for _ in range(health.ENOUGH):
         await buffer.put([rollout([1], status="failed")], "t")
     for _ in range(3):
         await buffer.stats()
@@ -161,9 +161,9 @@ async def test_each_change_is_logged_once(caplog):
     assert (line.name, line.levelname) == ("reroll", "WARNING")
     assert "100% of its puts failed; read the error_msg" in line.getMessage()
     for _ in range(3):
-        for _ in range(watching.ENOUGH):
+        for _ in range(health.ENOUGH):
             await buffer.put([rollout([1])], "t")
-        clock.now += watching.WINDOW_S
+        clock.now += health.WINDOW_S
         await buffer.stats()
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "no longer failing" in caplog.records[-1].getMessage()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from observe.groups import CONFIG, fill, group
-from reroll.observe.prometheus import FAMILIES, HISTOGRAMS, render
+from reroll.telemetry.metrics import METRICS, prometheus_text
 
 LINE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.e+-]+)$')
 DOCS = Path(__file__).parents[2] / "docs" / "observe.md"
@@ -33,7 +33,7 @@ async def rendered():
     async with CONFIG.build() as buffer:
         await fill(buffer)
         stats, ledger = await buffer.stats(), await buffer.ledger()
-    return stats, ledger, render(stats, ledger)
+    return stats, ledger, prometheus_text(stats, ledger)
 
 
 async def test_numbers_are_those_of_the_stats(rendered):
@@ -58,9 +58,10 @@ async def test_numbers_are_those_of_the_stats(rendered):
 async def test_histograms_are_cumulative_and_whole(rendered):
     stats, _, text = rendered
     found = read(text)
-    for name, histogram in HISTOGRAMS.items():
+    for histogram in [metric for metric in METRICS if metric.kind == "histogram"]:
+        name = histogram.family
         for task, told in stats.tasks.items():
-            distribution = histogram.of_task(told)
+            distribution = histogram.read(told)
             bounds = [*map(str, histogram.bounds), "+Inf"]
             counts = [series(found, f"{name}_bucket", task=task, le=bound) for bound in bounds]
             assert counts == sorted(counts)
@@ -75,27 +76,24 @@ async def test_histograms_are_cumulative_and_whole(rendered):
 async def test_task_names_are_escaped():
     async with CONFIG.build() as buffer:
         await buffer.put(group(2), 'a"b\\c\nd')
-        found = read(render(await buffer.stats(), await buffer.ledger()))
+        found = read(prometheus_text(await buffer.stats(), await buffer.ledger()))
     assert series(found, "reroll_groups", task=r"a\"b\\c\nd", status="completed") == 1
 
 
 async def test_an_empty_buffer_and_warnings():
     async with CONFIG.build() as buffer:
-        found = read(render(await buffer.stats(), await buffer.ledger()))
+        found = read(prometheus_text(await buffer.stats(), await buffer.ledger()))
         assert ("reroll_leases", ()) in found
         for _ in range(20):
             await buffer.put(group(2, status="failed"), "t")
-        found = read(render(await buffer.stats(), await buffer.ledger()))
+        found = read(prometheus_text(await buffer.stats(), await buffer.ledger()))
         assert series(found, "reroll_warning", task="t", kind="failing") == 1
 
 
 async def test_every_family_is_told_and_documented(rendered):
     _, _, text = rendered
     documented = DOCS.read_text()
-    for name, kind in {
-        **{n: f.kind for n, f in FAMILIES.items()},
-        **dict.fromkeys(HISTOGRAMS, "histogram"),
-    }.items():
+    for name, kind in [(metric.family, metric.kind) for metric in METRICS if metric.family is not None]:
         assert text.count(f"# TYPE {name} {kind}\n") == 1
         assert text.count(f"# HELP {name} ") == 1
         assert f"`{name}`" in documented

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from reroll import ReplayBufferConfig, Rollout
-from reroll.buffer import report
-from reroll.buffer.flow import Wait
-from reroll.buffer.metrics import METRICS
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.buffer.stats import Lengths, Stats
 from reroll.engine.columns import LEASED
 from reroll.engine.task import COMPLETED, STATUS_CODE
 from reroll.rollout import Status
+from reroll.telemetry import stats as telemetry_stats
+from reroll.telemetry.counters import WaitStats
+from reroll.telemetry.metrics import NUMBERS
+from reroll.telemetry.stats import Lengths, Stats
 from reroll.waiting import LoopWaits
 
 ABORTED = STATUS_CODE[Status.ABORTED]
@@ -36,7 +36,7 @@ def built(**options):
     clock = Clock()
     groups = config.build()._groups
     buffer = ReplayBuffer(groups, LoopWaits(), clock=clock)
-    groups.flow.started = clock.now
+    groups.counters.started = clock.now
     return buffer, clock
 
 
@@ -104,7 +104,7 @@ async def test_what_is_there():
 async def test_what_is_there_in_a_large_buffer(monkeypatch):
     """Against the simple way, over several chunks of rows, with gaps, other statuses, and values far apart."""
     buffer, _ = built()
-    monkeypatch.setattr(report, "_CHUNK", 256)
+    monkeypatch.setattr(telemetry_stats, "_CHUNK", 256)
     rng = np.random.default_rng(0)
     engine = buffer._engine
     tasks = [engine.task("math"), engine.task("code")]
@@ -218,13 +218,18 @@ async def test_waits():
     buffer, _ = built()
     for name in ("math", "code"):
         await buffer.put([rollout([1])], name)
-    flow = buffer._groups.flow
-    flow.waited("take", "math", 2.0)
-    flow.waited("take", "code", 3.0)
+    counters = buffer._groups.counters
+    counters.count_wait("take", "math", 2.0)
+    counters.count_wait("take", "code", 3.0)
     stats = await buffer.stats()
-    waits = {"put": Wait(), "reserve": Wait(), "take": Wait(1, 2.0, 2.0), "sample": Wait()}
+    waits = {
+        "put": WaitStats(),
+        "reserve": WaitStats(),
+        "take": WaitStats(1, 2.0, 2.0),
+        "sample": WaitStats(),
+    }
     assert stats.tasks["math"].waits == waits
-    assert stats.total.waits["take"] == Wait(2, 5.0, 3.0)
+    assert stats.total.waits["take"] == WaitStats(2, 5.0, 3.0)
     assert (await buffer.metrics(detail=True))["buffer/wait_max_s/take"] == 3.0
 
 
@@ -238,9 +243,9 @@ async def test_rates_count_from_the_start():
 
 async def test_rates_after_a_resume_leave_out_what_was_before():
     buffer, clock = built()
-    flow = buffer._groups.flow
+    counters = buffer._groups.counters
     await buffer.put([rollout([1] * 4)], "t")
-    flow.restore(flow.state())
+    counters.restore(counters.state())
     await buffer.put([rollout([1] * 6)], "t")
     clock.now += 2.0
     produced = (await buffer.stats()).tasks["t"].produced
@@ -251,7 +256,7 @@ async def test_rates_are_left_out_while_no_time_has_passed():
     buffer, _ = built()
     await buffer.put([rollout([1])], "t")
     assert (await buffer.stats()).tasks["t"].produced.groups_per_s is None
-    buffer._groups.flow.started = None
+    buffer._groups.counters.started = None
     assert (await buffer.stats()).tasks["t"].produced.groups_per_s is None
 
 
@@ -369,18 +374,18 @@ async def test_what_is_not_known_is_left_out():
 async def test_every_name_is_listed_and_every_listed_name_is_given():
     metrics = await (await scenario()).metrics(detail=True)
     given = {name.replace("/math/", "/").replace("/code/", "/") for name in metrics}
-    counts = {f"total/{name}" for name, metric in METRICS.items() if metric.is_count}
-    assert given == set(METRICS) | counts
-    assert set(METRICS) <= set(metrics)
-    assert all(metric.meaning for metric in METRICS.values())
-    assert {name.split("/")[0] for name in METRICS} == {"gen", "train", "buffer"}
+    counts = {f"total/{name}" for name, (metric, _) in NUMBERS.items() if metric.kind == "counter"}
+    assert given == set(NUMBERS) | counts
+    assert set(NUMBERS) <= set(metrics)
+    assert all(metric.help for metric, _ in NUMBERS.values())
+    assert {name.split("/")[0] for name in NUMBERS} == {"gen", "train", "buffer"}
 
 
 def test_no_task_name_can_make_two_metrics_one():
     # "buffer/lost_tokens/x" would be both if "buffer/x" were a metric, and a task were called lost_tokens
-    for name in METRICS:
+    for name in NUMBERS:
         prefix, *rest = name.split("/")
-        assert all(f"{prefix}/{'/'.join(rest[n:])}" not in METRICS for n in range(1, len(rest)))
+        assert all(f"{prefix}/{'/'.join(rest[n:])}" not in NUMBERS for n in range(1, len(rest)))
 
 
 async def test_leases_and_reservations_can_be_seen():

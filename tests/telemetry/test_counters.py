@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from reroll.buffer.flow import Flow, Responses, TaskFlow, Wait
 from reroll.buffer.group import Group
 from reroll.rollout import Rollout, Status, summarize
+from reroll.telemetry.counters import FlowCounters, ResponseCounters, TaskCounters, WaitStats
 
 
 def rollout(length=4, *, versions=(), reward=None, staleness=0, status="completed"):
@@ -25,11 +25,12 @@ def rollout(length=4, *, versions=(), reward=None, staleness=0, status="complete
 
 def put(flow, items, status=None, task="math"):
     summary = summarize(items)
-    flow.put(task, summary, summary.status if status is None else status)
+    flow.count_put(task, summary, summary.status if status is None else status)
 
 
-def train(flow, items, step, task="math", **use):
-    flow.trained(task, Group(1, items, summarize(items)), step, **use)
+def train(flow, items, step, task="math", use=1):
+    staleness = max(item.seq_staleness for item in items)
+    flow.count_trained(task, [Group(1, items, summarize(items))], step, [use], [staleness])
 
 
 def foreign(**fields):
@@ -37,8 +38,8 @@ def foreign(**fields):
 
 
 def responses_of(items):
-    responses = Responses()
-    responses.add(summarize(items).measure)
+    responses = ResponseCounters()
+    responses.add([summarize(items).measure])
     return responses
 
 
@@ -50,20 +51,20 @@ def lengths(responses):
 
 
 def test_a_put_counts_as_put_only():
-    flow = Flow()
+    flow = FlowCounters()
     put(flow, [rollout(4), rollout(9)])
     assert flow.tasks["math"].puts == {"completed": 1}
     assert (flow.tasks["math"].produced.groups, flow.tasks["math"].produced.tokens) == (1, 13)
-    assert flow.tasks["math"].trained == Responses()
+    assert flow.tasks["math"].trained == ResponseCounters()
     assert flow.tasks["math"].uses == {}
 
 
 def test_what_is_trained_counts_as_trained_only():
-    flow = Flow()
+    flow = FlowCounters()
     train(flow, [rollout(4), rollout(9)], 1)
     assert (flow.tasks["math"].trained.groups, flow.tasks["math"].trained.tokens) == (1, 13)
     assert flow.tasks["math"].trained.rollouts == 2
-    assert flow.tasks["math"].produced == Responses()
+    assert flow.tasks["math"].produced == ResponseCounters()
     assert flow.tasks["math"].puts == {}
 
 
@@ -75,17 +76,17 @@ def test_a_batch_counts_as_its_groups_one_by_one():
         [rollout(4, versions=[3] * 4, reward=inf)],
     ]
     for step, batch in ((5, groups), (None, groups), (5, groups[:1]), (5, groups[2:3]), (5, [])):
-        singly, together = Flow(), Flow()
+        singly, together = FlowCounters(), FlowCounters()
         known = [Group(1, items, summarize(items)) for items in batch]
-        for use, group in enumerate(known, start=1):
-            singly.trained("math", group, step, use)
+        for use, items in enumerate(batch, start=1):
+            train(singly, items, step, use=use)
         told = [max(item.seq_staleness for item in items) for items in batch]
-        together.trained_all("math", known, step, range(1, len(known) + 1), told)
-        assert together.tasks.get("math") == singly.tasks.get("math", TaskFlow())
+        together.count_trained("math", known, step, range(1, len(known) + 1), told)
+        assert together.tasks.get("math") == singly.tasks.get("math", TaskCounters())
 
 
 def test_tasks_are_counted_apart():
-    flow = Flow()
+    flow = FlowCounters()
     put(flow, [rollout(4)], task="math")
     put(flow, [rollout(5)], task="code")
     train(flow, [rollout(5)], 1, task="code")
@@ -108,7 +109,7 @@ def test_tasks_are_counted_apart():
     ],
 )
 def test_only_whole_responses_are_measured(put_as, came_to, is_finished):
-    flow = Flow()
+    flow = FlowCounters()
     put(flow, [rollout(4, reward=1.0, status=put_as)], came_to)
     assert flow.tasks["math"].puts == {came_to.value: 1}
     assert flow.tasks["math"].produced.groups == is_finished
@@ -166,7 +167,7 @@ def test_rollouts_that_have_no_reward_at_all():
 
 
 def test_staleness_by_oldest_newest_and_token():
-    flow = Flow()
+    flow = FlowCounters()
     train(flow, [rollout(4, versions=[1, 1, 2, 2]), rollout(3, versions=[4, 4, 4])], 6)
     train(flow, [rollout(2, versions=[5, 5])], 6)
     train(flow, [rollout(1, versions=[6])], 6)  # of weights newer than this step asks for
@@ -178,14 +179,14 @@ def test_staleness_by_oldest_newest_and_token():
 
 @pytest.mark.parametrize(("versions", "step"), [((), 6), ((), None), ((1, 1), None)])
 def test_without_versions_or_step_staleness_is_what_the_rollouts_state(versions, step):
-    flow = Flow()
+    flow = FlowCounters()
     train(flow, [rollout(2, versions=versions, staleness=n) for n in (0, 3, 2)], step)
     staleness = flow.tasks["math"].staleness
     assert (staleness.oldest, staleness.newest, staleness.tokens) == ({3: 1}, {}, {})
 
 
 def test_uses():
-    flow = Flow()
+    flow = FlowCounters()
     train(flow, [rollout()], 1)
     train(flow, [rollout()], 1, use=2)
     train(flow, [rollout()], 1, use=2)
@@ -197,24 +198,24 @@ def test_uses():
 
 
 def test_waits_are_counted_by_verb_and_task():
-    flow = Flow()
-    flow.waited("put", "math", 1.5)
-    flow.waited("put", "math", 0.5)
-    flow.waited("take", "math", 4.0)
-    flow.waited("put", "code", 8.0)
-    assert flow.tasks["math"].waits == {"put": Wait(2, 2.0, 1.5), "take": Wait(1, 4.0, 4.0)}
-    assert flow.tasks["code"].waits == {"put": Wait(1, 8.0, 8.0)}
+    flow = FlowCounters()
+    flow.count_wait("put", "math", 1.5)
+    flow.count_wait("put", "math", 0.5)
+    flow.count_wait("take", "math", 4.0)
+    flow.count_wait("put", "code", 8.0)
+    assert flow.tasks["math"].waits == {"put": WaitStats(2, 2.0, 1.5), "take": WaitStats(1, 4.0, 4.0)}
+    assert flow.tasks["code"].waits == {"put": WaitStats(1, 8.0, 8.0)}
 
 
 def test_the_state_is_plain_and_comes_back():
-    flow = Flow()
+    flow = FlowCounters()
     put(flow, [rollout(4, reward=np.float32(1.5))])
     train(flow, [rollout(4, versions=[1, 1, 2, 2], reward=True)], 6, use=3)
-    flow.waited("put", "math", 1.5)
+    flow.count_wait("put", "math", 1.5)
     state = flow.state()
     saved = json.loads(json.dumps(state))
     assert saved == state
-    restored = Flow()
+    restored = FlowCounters()
     restored.restore(saved)
     assert restored.tasks == flow.tasks
     put(restored, [rollout(4)])
