@@ -92,35 +92,35 @@ def read_config(kind: type[M], path: str | PathLike[str], options: Mapping[str, 
     The whole is validated once, after the options of the file and of the caller are merged. Raises InvalidConfig for another
     ending, pydantic.ValidationError (a ValueError) for wrong contents.
     """
-    path, options = Path(path), options or {}
+    return kind.model_validate(_merged(read_options(path), options or {}))
+
+
+def read_options(path: str | PathLike[str]) -> dict[str, Any]:
+    """Return the options in a .yaml, .yml, .toml or .json file. Raises InvalidConfig, OSError."""
+    path = Path(path)
     match path.suffix:
         case ".toml":
-            import tomllib  # noqa: PLC0415  (only for those who read TOML)
+            import tomllib  # noqa: PLC0415  (only where TOML is read)
 
-            try:
-                return kind.model_validate(_merged(tomllib.loads(path.read_text()), options))
-            except tomllib.TOMLDecodeError as error:
-                raise InvalidConfig(f"{path.name} is no TOML: {error}") from error
+            parse: Callable[[str], Any] = tomllib.loads
+            wrong: type[Exception] = tomllib.TOMLDecodeError
         case ".json":
-            if not options:
-                return kind.model_validate_json(path.read_text())
-            try:
-                return kind.model_validate_json(json.dumps(_merged(json.loads(path.read_text()), options)))
-            except json.JSONDecodeError as error:
-                raise InvalidConfig(f"{path.name} is no JSON: {error}") from error
+            parse, wrong = json.loads, json.JSONDecodeError
         case ".yaml" | ".yml":
             try:
                 import yaml  # noqa: PLC0415  (optional)
             except ImportError as error:
                 raise ImportError("reading YAML needs PyYAML: pip install 'reroll[cli]'") from error
-            try:
-                found = yaml.safe_load(path.read_text())
-            except yaml.YAMLError as error:
-                raise InvalidConfig(f"{path.name} is no YAML: {error}") from error
-            if not isinstance(found or {}, dict):
-                raise InvalidConfig(f"{path.name}: a configuration is options and values, not {found!r}")
-            return kind.model_validate(_merged(found or {}, options))
-    raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")
+            parse, wrong = yaml.safe_load, yaml.YAMLError
+        case _:
+            raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")
+    try:
+        found = parse(path.read_text())
+    except wrong as error:
+        raise InvalidConfig(f"{path.name} is not valid {path.suffix[1:].upper()}: {error}") from error
+    if not isinstance(found or {}, dict):
+        raise InvalidConfig(f"{path.name} must hold options and values, not {found!r}")
+    return found or {}
 
 
 def _merged(found: Any, options: Mapping[str, Any]) -> Any:

@@ -13,6 +13,7 @@ RerollError
 ├── LimitReached     (RuntimeError)    a client has more calls or bytes under way than the server allows
 ├── StepGone         (LookupError)     a training step whose data every rank is done with
 ├── SourceEnded      (EOFError)        a source has ended, and what is left does not fill a training step
+├── Deadlock         (RuntimeError)    a simulated run in which every part waits for another
 ├── LoopFailed       (RuntimeError)    a loop in the background failed; its error is the cause
 ├── NotEmpty         (RuntimeError)    a buffer that was used before cannot become another
 ├── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
@@ -112,6 +113,10 @@ class StepGone(RerollError, LookupError):  # noqa: N818
 
 class SourceEnded(RerollError, EOFError):  # noqa: N818
     """The source of generation results has ended, and what is left does not fill a training step."""
+
+
+class Deadlock(RerollError, RuntimeError):  # noqa: N818  (a state of the run)
+    """A simulated run stops for ever: every part waits for another. The message names the calls that wait."""
 
 
 class LoopFailed(RerollError, RuntimeError):  # noqa: N818
