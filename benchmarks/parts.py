@@ -18,7 +18,7 @@ from measure import Case, interleave, microseconds, per_operation, print_table
 from reroll import ReplayBufferConfig, Rollout
 from reroll.codec import encode
 from reroll.codec.checksum import checksum_of
-from reroll.remote.groups import as_bytes, given, received, sent, taken
+from reroll.remote.groups import as_bytes, decode_delivery, decode_put, encode_delivery, encode_put
 from reroll.rollout import summarize
 
 MEMBERS, BATCH, TASK = 8, 16, "t"
@@ -43,7 +43,7 @@ def rollouts(tokens: int) -> list[Rollout]:
 def parts(tokens: int) -> dict[str, Case]:
     """Return what is to be measured, by name."""
     group = rollouts(tokens)
-    known, blob = sent(group, 0)
+    known, blob = encode_put(group, 0)
     source, target = memoryview(blob), bytearray(blob)
 
     def copy() -> None:
@@ -52,7 +52,7 @@ def parts(tokens: int) -> dict[str, Case]:
     simple: dict[str, Callable[[], object]] = {
         "client: look at the rollouts, and sum up": lambda: summarize(group, model_step=0),
         "client: encode, with the checksum": lambda: encode(group, root="rollouts"),
-        "server: check the bytes and what is told of them": lambda: received(known, blob, 0),
+        "server: check the bytes and what is told of them": lambda: decode_put(known, blob, 0),
         "limit: one copy": copy,
         "limit: the checksum": lambda: checksum_of(blob),
     }
@@ -91,12 +91,12 @@ def _served(known: bytes, blob: bytes) -> Iterator[list[float]]:
         drive(buffer.ack_lease(batches.pop().id))
 
     def take() -> None:
-        taken(*crossing.pop())
+        decode_delivery(*crossing.pop())
 
     while True:
-        packed += [received(known, blob, 0) for _ in range(BATCH)]
+        packed += [decode_put(known, blob, 0) for _ in range(BATCH)]
         put_s, lend_s = per_operation(put, BATCH), per_operation(lend)
-        crossing += [given(sample.group) for sample in batches[0].samples[TASK]]
+        crossing += [encode_delivery(sample.group) for sample in batches[0].samples[TASK]]
         yield [put_s, lend_s / BATCH, per_operation(acknowledge) / BATCH, per_operation(take, BATCH)]
 
 

@@ -47,7 +47,7 @@ from reroll import ReplayBufferConfig, Rollout
 from reroll.codec import decode
 from reroll.ray import RayReplayBuffer
 from reroll.ray.scratch import Scratch
-from reroll.remote.groups import received, sent_from
+from reroll.remote.groups import decode_put, encode_put_into
 
 BATCH = 16
 ROLLOUTS = 8
@@ -114,7 +114,7 @@ class Keeper:
     """Copies groups to its heap, and checks them."""
 
     async def put(self, groups: Sequence[tuple[bytes, Any]]) -> None:
-        self._groups = [received(known, blob.tobytes(), None) for known, blob in groups]
+        self._groups = [decode_put(known, blob.tobytes(), None) for known, blob in groups]
 
     async def take(self) -> list[Any]:
         return [np.frombuffer(group.blob, np.uint8) for group in self._groups]
@@ -125,7 +125,7 @@ def of_bare_actor(groups: Sequence[list[Rollout]]) -> Contender:
 
     async def put() -> None:
         with scratch as memory:
-            packed = [sent_from(memory, rollouts, None) for rollouts in groups]
+            packed = [encode_put_into(memory, rollouts, None) for rollouts in groups]
             await actor.put.remote([(known, np.frombuffer(blob, np.uint8)) for known, blob in packed])
 
     async def take() -> None:

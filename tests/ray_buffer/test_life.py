@@ -23,7 +23,7 @@ from reroll import (
 )
 from reroll.ray import BlockingRayReplayBuffer, RayReplayBuffer
 from reroll.ray.holding import heart
-from reroll.remote.verbs import SIGNATURES
+from reroll.remote.methods import METHODS
 from reroll.testing.buffer.builders import group, names
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -67,9 +67,9 @@ def test_threads_have_the_same_verbs():
         batch = blocking.lease({"t": 1}).take()
         batch.ack()
         assert len(blocking) == 0
-    for name, signature in SIGNATURES.items():
+    for name, method in METHODS.items():
         for kind in (RayReplayBuffer, BlockingRayReplayBuffer):
-            assert inspect.signature(getattr(kind, name)) == signature
+            assert inspect.signature(getattr(kind, name)) == inspect.signature(method)
     assert {n for n in dir(BlockingReplayBuffer) if n[0] != "_"} <= set(dir(BlockingRayReplayBuffer))
 
 

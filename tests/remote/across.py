@@ -3,13 +3,11 @@
 from typing import Any
 
 from reroll import ReplayBuffer, Sample
-from reroll.remote.failures import failure_to_bytes, to_failure
-from reroll.remote.groups import as_bytes, given, received, sent, taken
-from reroll.remote.values import to_bytes, to_value
-from reroll.remote.verbs import bound, verbs_of
+from reroll.remote.groups import as_bytes, decode_delivery, decode_put, encode_delivery, encode_put
+from reroll.remote.methods import METHODS, bind_arguments, remote_method
+from reroll.remote.values import error_to_bytes, to_bytes, to_error, to_value
 
 
-@verbs_of
 class Across:
     def __init__(self, buffer: ReplayBuffer) -> None:
         self.buffer = buffer
@@ -24,25 +22,25 @@ class Across:
         return self.buffer.lease(*args, **kwargs)  # what a transport makes of it is its own affair
 
     async def put(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = bound("put", args, kwargs)
+        arguments = bind_arguments("put", args, kwargs)
         items = arguments.pop("items")
         if isinstance(items, list) and items:
-            known, blob = sent(items, arguments.get("model_step"))
-            items = received(known, blob, arguments.get("model_step"))
+            known, blob = encode_put(items, arguments.get("model_step"))
+            items = decode_put(known, blob, arguments.get("model_step"))
         return await self._call("put", arguments, items=items)
 
     async def take_batch(self, *args: Any, **kwargs: Any) -> Any:
-        groups, counts = await self._call("take_batch", bound("take_batch", args, kwargs))
+        groups, counts = await self._call("take_batch", bind_arguments("take_batch", args, kwargs))
         return {task: list(map(_crossing, some)) for task, some in groups.items()}, counts
 
     async def get(self, *args: Any, **kwargs: Any) -> Any:
-        return list(map(_crossing, await self._call("get", bound("get", args, kwargs))))
+        return list(map(_crossing, await self._call("get", bind_arguments("get", args, kwargs))))
 
     async def peek(self, *args: Any, **kwargs: Any) -> Any:
-        return list(map(_crossing, await self._call("peek", bound("peek", args, kwargs))))
+        return list(map(_crossing, await self._call("peek", bind_arguments("peek", args, kwargs))))
 
     async def sample(self, *args: Any, **kwargs: Any) -> Any:
-        drawn = await self._call("sample", bound("sample", args, kwargs))
+        drawn = await self._call("sample", bind_arguments("sample", args, kwargs))
         return [Sample(_crossing(group), info) for group, info in drawn]
 
     async def _call(self, name: str, arguments: dict[str, Any], **as_they_are: Any) -> Any:
@@ -51,9 +49,14 @@ class Across:
             with as_bytes():
                 value = await getattr(self.buffer, name)(**arguments)
         except Exception as error:  # noqa: BLE001  (whatever it is crosses)
-            raise to_failure(failure_to_bytes(error)) from None
+            raise to_error(error_to_bytes(error)) from None
         return value if name in ("take_batch", "get", "peek", "sample") else to_value(to_bytes(value))
 
 
 def _crossing(group: Any) -> list[Any]:
-    return taken(*given(group))
+    return decode_delivery(*encode_delivery(group))
+
+
+for _name, _method in METHODS.items():  # all verbs that the class does not have itself
+    if _name not in vars(Across):
+        setattr(Across, _name, remote_method(_method))

@@ -17,9 +17,9 @@ from reroll import InvalidArgument, ReplayBufferConfig, Server, connect
 from reroll.codec import codes
 from reroll.codec.arrays import UINT8
 from reroll.codec.framing import join
+from reroll.remote.protocol import HEAD, Call, ClientMessage, encode_message
 from reroll.remote.values import to_bytes
 from reroll.server import Limits
-from reroll.server.wire import HEAD, Call, ToServer, frames_of
 from reroll.testing.buffer.builders import group
 from server.program import Program
 from server.waiting import until
@@ -68,12 +68,12 @@ def long_lists(name: str) -> list[bytes]:
 
 
 def allowed_lists(name: str) -> list[bytes]:
-    return frames_of(ToServer(**{name: list(range(1 << 32, (1 << 32) + 16_000))}))
+    return encode_message(ClientMessage(**{name: list(range(1 << 32, (1 << 32) + 16_000))}))
 
 
 def calls(verb: str, arguments: Any, *, number: int = 1, times: int = 1) -> list[bytes]:
     body = arguments if isinstance(arguments, bytes) else to_bytes(arguments)
-    return frames_of(ToServer([Call(number + n, verb, body) for n in range(times)]))
+    return encode_message(ClientMessage([Call(number + n, verb, body) for n in range(times)]))
 
 
 PATTERNS = {

@@ -11,9 +11,9 @@ import pytest
 import zmq
 
 from reroll import ReplayBufferConfig, Server, connect
+from reroll.remote.protocol import Call, ClientMessage, decode_host_message, encode_message
 from reroll.remote.values import to_bytes
 from reroll.server import Limits
-from reroll.server.wire import Call, ToServer, frames_of, read_to_client
 from reroll.testing.buffer.builders import group, names
 from server.program import Program
 from server.waiting import until
@@ -147,12 +147,12 @@ async def test_a_call_of_a_service_that_is_cancelled_in_the_message_that_asks_fo
     async with server:
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
             socket.connect(server.address)
-            asked = ToServer([Call(1, "sleepy.wait", to_bytes({}))], cancelled=[1])
-            socket.send_multipart(frames_of(asked))
+            asked = ClientMessage([Call(1, "sleepy.wait", to_bytes({}))], cancelled=[1])
+            socket.send_multipart(encode_message(asked))
             for number in range(2, 50):  # until the first call is over, the server allows no other
-                socket.send_multipart(frames_of(ToServer([Call(number, "health", to_bytes({}))])))
+                socket.send_multipart(encode_message(ClientMessage([Call(number, "health", to_bytes({}))])))
                 await until(lambda: bool(socket.poll(0)))
-                (answer,) = read_to_client(socket.recv_multipart(copy=False)).answers
+                (answer,) = decode_host_message(socket.recv_multipart()).replies
                 if not answer.is_error:
                     break
             assert not answer.is_error

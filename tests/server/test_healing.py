@@ -148,7 +148,7 @@ async def test_a_server_forgets_what_a_client_holds_no_longer():
         await client.reserve(1, "t", ttl_s=0.001)
         await client.lease({"t": 1}, ttl_s=0.001)
         kept, lease = await client.reserve(1, "t"), await client.lease({"t": 1})
-        (session,) = server._sessions.values()
+        (session,) = server.host.sessions.values()
         await until(lambda: len(session.reservations) == len(session.leases) == 1)
         assert [*session.reservations.values()] == [kept]
         assert [*session.leases.values()] == [lease.id]
@@ -200,7 +200,7 @@ async def test_a_silent_client_is_gone_after_its_time():
         await client.lease({"t": 1})
         proxy.is_cut = True
         proxy.cut()
-        await until(lambda: len(server.buffer) == 1 and not server._sessions)
+        await until(lambda: len(server.buffer) == 1 and not server.host.sessions)
         proxy.is_cut = False
         assert names(await client.get(1, "t", COMPLETED)) == ["a"], "it is welcome again"
         await client.close()
@@ -211,7 +211,7 @@ async def test_a_client_whose_loop_is_busy_is_heard():
         async with connect(server.address, **QUICK) as client:
             await client.put(group("a"), "t")
             batch = await client.lease({"t": 1})
-            (session,) = server._sessions.values()
+            (session,) = server.host.sessions.values()
             for _ in range(3):
                 heard_at = session.heard_at
                 while session.heard_at == heard_at:  # a training step that never looks at the loop
@@ -255,4 +255,4 @@ async def test_a_server_that_stops_tells_whoever_waits(server):
 
 
 def _pending(server: Server) -> int:
-    return sum(len(session.pending) for session in server._sessions.values())
+    return sum(len(session.pending) for session in server.host.sessions.values())

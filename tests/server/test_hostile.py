@@ -19,11 +19,19 @@ from reroll import LimitReached, ProtocolMismatch, ReplayBufferConfig, Server, S
 from reroll.buffer.packed import pack
 from reroll.engine.ledger import closes
 from reroll.errors import CorruptData, InvalidArgument, RerollError
-from reroll.remote.failures import to_failure
-from reroll.remote.groups import as_bytes, given, received, taken
-from reroll.remote.values import to_bytes
+from reroll.remote.groups import as_bytes, decode_delivery, decode_put, encode_delivery
+from reroll.remote.protocol import (
+    HEAD,
+    MAGIC,
+    VERSION,
+    Call,
+    ClientMessage,
+    Malformed,
+    decode_client_message,
+    encode_message,
+)
+from reroll.remote.values import to_bytes, to_error
 from reroll.server import Limits
-from reroll.server.wire import HEAD, MAGIC, VERSION, Call, Malformed, ToServer, frames_of, read_to_server
 from reroll.testing.buffer.builders import group, names
 from server.program import Program
 from server.waiting import until
@@ -81,7 +89,9 @@ async def check_alive(server: Server) -> None:
 
 def call(verb: str, arguments: Any, *blobs: bytes, number: int = 1, count: int | None = None) -> list[bytes]:
     body = arguments if isinstance(arguments, bytes) else to_bytes(arguments)
-    return frames_of(ToServer([Call(number, verb, body, len(blobs) if count is None else count)]), blobs)
+    return encode_message(
+        ClientMessage([Call(number, verb, body, len(blobs) if count is None else count)]), blobs
+    )
 
 
 async def test_random_frames_are_dropped(server, raw):
@@ -91,12 +101,12 @@ async def test_random_frames_are_dropped(server, raw):
         if dice.random() < 0.5:
             frames[0] = HEAD + frames[0]
         raw.send(*frames)
-    whole = frames_of(ToServer([Call(1, "put", to_bytes({"task_name": "t"}), 1)]), [b"x" * 50])
+    whole = encode_message(ClientMessage([Call(1, "put", to_bytes({"task_name": "t"}), 1)]), [b"x" * 50])
     for cut in range(len(whole[0])):
         raw.send(whole[0][:cut], whole[1])
     raw.send(whole[0])  # without its blob
     await check_alive(server)
-    assert server.malformed > 300
+    await until(lambda: server.malformed > 300)
 
 
 HOSTILE = {
@@ -125,7 +135,7 @@ async def test_a_wrong_call_is_answered_by_an_error(server, raw, verb, arguments
     raw.send(*call(verb, arguments))
     number, is_error, value, *_ = await raw.answer()
     assert (number, is_error) == (1, True)
-    assert isinstance(to_failure(value), RerollError | TypeError)
+    assert isinstance(to_error(value), RerollError | TypeError)
     await check_alive(server)
 
 
@@ -149,12 +159,12 @@ async def test_lies_about_a_group_are_found(server, raw):
     ]
     payloads = [(b"", blob), (known, b"x" * 80), (known, blob[:-64]), (known, blob[::-1])]
     for number, (told, payload) in enumerate([*payloads, *((lie, blob) for lie in lies)]):
-        raw.send(*call("put", {"task_name": "t", "known": told}, payload, number=number))
+        raw.send(*call("put", {"task_name": "t", "metadata": told}, payload, number=number))
         _, is_error, value, *_ = await raw.answer()
         assert is_error, number
-        assert isinstance(to_failure(value), InvalidArgument | CorruptData)
+        assert isinstance(to_error(value), InvalidArgument | CorruptData)
     assert len(server.buffer) == 0
-    raw.send(*call("put", {"task_name": "true", "known": known}, blob, number=99))
+    raw.send(*call("put", {"task_name": "true", "metadata": known}, blob, number=99))
     assert not (await raw.answer())[1]
     await check_alive(server)
 
@@ -170,13 +180,13 @@ def test_altered_descriptions_of_groups_hurt_that_group_only(data):
         buffer = FIFO.build()
         await buffer.put(group("other", versions=2), "t")
         with suppress(RerollError):
-            await buffer.put(received(altered, blob, None), "t", current_train_step=4)
+            await buffer.put(decode_put(altered, blob, None), "t", current_train_step=4)
         for status in Status:
             with as_bytes():
                 groups = await buffer.get(2, "t", status)
             for taken_group in groups:
                 with suppress(RerollError):
-                    taken(*given(taken_group))
+                    decode_delivery(*encode_delivery(taken_group))
         assert await buffer.query({}) == []
         assert closes((await buffer.ledger())["t"])
         assert (await buffer.metrics())["gen/groups"] >= 1
@@ -188,7 +198,7 @@ def test_altered_descriptions_of_groups_hurt_that_group_only(data):
 @given_by(st.binary(max_size=200), st.integers(0, 3))
 def test_bodies_are_messages_or_malformed(body, blobs):
     with suppress(Malformed):
-        read_to_server(HEAD + body, blobs)
+        decode_client_message(HEAD + body, blobs)
 
 
 async def test_another_version_is_told(server, raw):
@@ -214,16 +224,16 @@ async def test_the_log_is_not_flooded_by_another_version(tmp_path):
 
 
 async def test_a_client_of_another_version_raises(monkeypatch, server):
-    monkeypatch.setattr("reroll.server.wire.HEAD", MAGIC + bytes([VERSION + 1]))
+    monkeypatch.setattr("reroll.remote.protocol.HEAD", MAGIC + bytes([VERSION + 1]))
     async with connect(server.address) as client:
         with pytest.raises(ProtocolMismatch, match="install the same reroll"):
             await client.count("t", "completed")
 
 
 async def test_too_large_a_message_ends_the_connection_and_nothing_else(server, raw):
-    raw.send(*call("put", {"task_name": "t", "known": b""}, bytes(2 << 20)))
+    raw.send(*call("put", {"task_name": "t", "metadata": b""}, bytes(2 << 20)))
     await check_alive(server)
-    assert not any(session.pending for session in server._sessions.values())
+    assert not any(session.pending for session in server.host.sessions.values())
 
 
 async def test_a_client_is_told_of_too_large_a_group(server):
@@ -237,7 +247,7 @@ async def test_a_client_is_told_of_too_large_a_group(server):
 
 
 def pending_calls(server: Server) -> int:
-    return sum(len(session.pending) for session in server._sessions.values())
+    return sum(len(session.pending) for session in server.host.sessions.values())
 
 
 async def test_pending_calls_are_limited(server):
@@ -277,15 +287,15 @@ async def test_pending_bytes_are_limited():
 
 async def test_answers_that_nobody_says_to_have_received_are_limited(server, raw):
     asked, most = to_bytes({"task_name": "t", "group_status": "completed"}), 3000
-    raw.send(*frames_of(ToServer([Call(number, "count", asked) for number in range(most)])))
+    raw.send(*encode_message(ClientMessage([Call(number, "count", asked) for number in range(most)])))
     answers = msgspec.msgpack.decode((await raw.answers())[0][len(HEAD) :])[1]
     assert [number for number, *_ in answers] == list(range(most))
     kept = [number for number, is_error, *_ in answers if not is_error]
     assert 0 < len(kept) < most
-    assert isinstance(to_failure(answers[-1][2]), LimitReached)
-    (session,) = server._sessions.values()
-    assert len(session._answers) == len(kept), "of what was refused nothing is kept"
-    raw.send(*frames_of(ToServer([Call(most - 1, "count", asked)], received=kept)))
+    assert isinstance(to_error(answers[-1][2]), LimitReached)
+    (session,) = server.host.sessions.values()
+    assert len(session.replies) == len(kept), "of what was refused nothing is kept"
+    raw.send(*encode_message(ClientMessage([Call(most - 1, "count", asked)], received=kept)))
     assert (await raw.answer())[:2] == [most - 1, False], "there is room again"
     await check_alive(server)
 
@@ -297,7 +307,7 @@ async def test_clients_are_limited(server):
     with pytest.raises(LimitReached, match="max_clients"):
         await clients[20].health()
     await clients[0].close()
-    await until(lambda: len(server._sessions) < 20)
+    await until(lambda: len(server.host.sessions) < 20)
     assert await clients[20].health()
     for client in clients[1:]:
         await client.close()

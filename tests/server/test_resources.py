@@ -8,8 +8,8 @@ import pytest
 import zmq
 
 from reroll import LimitReached, ReplayBufferConfig, Server, WaitTimeout, connect
+from reroll.remote.protocol import Call, ClientMessage, encode_message
 from reroll.remote.values import to_bytes
-from reroll.server.wire import Call, ToServer, frames_of
 from reroll.testing.buffer.builders import group
 from server.program import Program
 
@@ -64,7 +64,7 @@ async def test_memory_is_bounded_when_a_client_does_not_read():
                 for option, value in ((zmq.LINGER, 0), (zmq.RCVHWM, 1), (zmq.RCVBUF, 4096)):
                     silent.setsockopt(option, value)
                 silent.connect(server.address)
-                asked = frames_of(ToServer([Call(1, "query", to_bytes({"where": {}}))]))
+                asked = encode_message(ClientMessage([Call(1, "query", to_bytes({"where": {}}))]))
                 for sent in range(2000):  # each time for an answer of 70 KB
                     silent.send_multipart(asked)
                     if sent % 50 == 0:

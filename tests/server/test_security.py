@@ -17,7 +17,7 @@ from reroll import (
     connect,
 )
 from reroll.server import keygen
-from reroll.server.keys import is_local, read_pair
+from reroll.server.auth import DenialLog, is_local, read_key_pair
 from reroll.testing.buffer.builders import group, names
 from server.proxy import Proxy
 from server.waiting import until
@@ -72,7 +72,7 @@ async def test_who_is_not_on_the_list_gets_nothing_and_the_log_says_so(keys, cap
         told = [record for record in caplog.records if record.message == "denied"]
         return any(value in getattr(record, name, "") for record in told)
 
-    stranger = read_pair(keys / "stranger.secret").public
+    stranger = read_key_pair(keys / "stranger.secret").public
     async with locked(keys) as server:
         await server.buffer.put(group("secret"), "t")
         for options, said in (
@@ -85,11 +85,11 @@ async def test_who_is_not_on_the_list_gets_nothing_and_the_log_says_so(keys, cap
                 while (
                     not is_told
                 ):  # a client that is in a hurry may give up before it was judged, and tries again
-                    with pytest.raises(Unreachable, match="whom it denied"):
+                    with pytest.raises(Unreachable, match="does not deny this client"):
                         await client.get(1, "t", "completed")
                     is_told = said is None or denied(*said)
         assert len(server.buffer) == 1
-        assert not server._sessions
+        assert not server.host.sessions
 
 
 async def test_who_tries_again_and_again_does_not_fill_the_log(keys, caplog):
@@ -99,14 +99,21 @@ async def test_who_tries_again_and_again_does_not_fill_the_log(keys, caplog):
         async with connect(server.address, **options, **IMPATIENT) as client:
             with pytest.raises(Unreachable):
                 await client.count("t", "completed")
-            gate = server._gate
-            await until(lambda: any(more > 2 for _, more in gate._denied.values()))
+            await until(lambda: any(more > 2 for _, more in server.denials._kinds.values()))
         told = [(r.reason, r.at) for r in caplog.records if r.message == "denied"]
         assert len(told) == len(set(told)), "each once, for a while"
-        same = next(same for same, (_, more) in gate._denied.items() if more > 2)
-        gate._denied[same] = (0.0, gate._denied[same][1])  # that while is over
-        gate._deny(reason=same[0], at=same[1])
-        assert caplog.records[-1].times > 3
+
+
+def test_denials_are_counted_until_the_next_line(caplog):
+    now = 0.0
+    denials = DenialLog(clock=lambda: now)
+    for _ in range(5):
+        denials.add(reason="no handshake", at="here")
+    denials.add(reason="no handshake", at="there")
+    assert [(r.at, hasattr(r, "times")) for r in caplog.records] == [("here", False), ("there", False)]
+    now = 11.0
+    denials.add(reason="no handshake", at="here")
+    assert caplog.records[-1].times == 5
 
 
 async def capture(server: Server, **options) -> bytes:
@@ -131,8 +138,8 @@ async def test_a_capture_shows_no_payload(keys):
 
 def test_secrets_are_for_their_owner_and_never_overwritten(keys):
     assert stat.S_IMODE((keys / "server.secret").stat().st_mode) == 0o600
-    assert read_pair(keys / "server.secret").secret not in (keys / "server.public").read_text()
-    with pytest.raises(InvalidArgument, match="there already"):
+    assert read_key_pair(keys / "server.secret").secret not in (keys / "server.public").read_text()
+    with pytest.raises(InvalidArgument, match="exists already"):
         keygen("server", keys)
 
 
@@ -145,7 +152,7 @@ def test_a_list_that_lets_nobody_in_is_refused(keys, text):
 
 @pytest.mark.parametrize("bind", ["5555", "127.0.0.1:5555", "*:5555", "udp://127.0.0.1:5555", ""])
 def test_what_is_no_address_is_told_how_one_looks(bind):
-    with pytest.raises(InvalidConfig, match=r"is no address to serve at; write tcp://127\.0\.0\.1:5555"):
+    with pytest.raises(InvalidConfig, match=r"invalid bind address .*; use tcp://127\.0\.0\.1:5555"):
         Server(FIFO, bind)
 
 

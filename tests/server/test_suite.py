@@ -9,8 +9,7 @@ import pytest
 
 from buffer.test_suite import Called
 from reroll import BlockingReplayBuffer, ReplayBuffer, ReplayBufferConfig, connect, connect_blocking
-from reroll.server import Client
-from reroll.server.blocking import BlockingClient
+from reroll.remote.client import BlockingRemoteBuffer, RemoteBuffer
 from reroll.testing.buffer.builders import group, names
 from reroll.testing.buffer_suite import BufferSuite, VerbSuite
 from server.hosting import Host
@@ -63,7 +62,9 @@ class TestIpcBlocking(Served, VerbSuite):
         return Called(self.clients[-1])
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(Client, ReplayBuffer), (BlockingClient, BlockingReplayBuffer)])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(RemoteBuffer, ReplayBuffer), (BlockingRemoteBuffer, BlockingReplayBuffer)]
+)
 def test_clients_have_the_verbs_and_signatures_of_buffers(ours, theirs):
     verbs = {name: verb for name, verb in inspect.getmembers(theirs) if not name.startswith("_")}
     assert verbs

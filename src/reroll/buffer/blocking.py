@@ -49,15 +49,11 @@ def under(guard: Guard, waits: ThreadWaits) -> Run:
     return run
 
 
-class BlockingReplayBuffer:
-    """Thread-safe; same verbs, same arguments, same results and errors as ReplayBuffer, without `await`."""
+class BlockingVerbs:
+    """The verbs of a buffer for threads: each runs the coroutine of the same name of `_target` with `_run`."""
 
-    def __init__(self, groups: Groups, **options: Any) -> None:
-        self._home = forking.here()
-        self._guard = Guard("the buffer")
-        waits = ThreadWaits(self._guard)
-        self._run = under(self._guard, waits)
-        self._target = ReplayBuffer(groups, waits, **options)
+    _target: Any
+    _run: Run
 
     put = blocking(ReplayBuffer.put)
     reserve = blocking(ReplayBuffer.reserve)
@@ -99,14 +95,8 @@ class BlockingReplayBuffer:
     to_pandas = blocking(ReplayBuffer.to_pandas)
 
     def close(self) -> None:
-        if not forking.is_elsewhere(self._home):
-            self._run(self._target.close())
-
-    close.__doc__ = ReplayBuffer.close.__doc__
-
-    def __len__(self) -> int:
-        with self._guard:
-            return len(self._target)
+        """Close the buffer, or the connection to it."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -115,3 +105,24 @@ class BlockingReplayBuffer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class BlockingReplayBuffer(BlockingVerbs):
+    """Thread-safe; same verbs, same arguments, same results and errors as ReplayBuffer, without `await`."""
+
+    def __init__(self, groups: Groups, **options: Any) -> None:
+        self._home = forking.here()
+        self._guard = Guard("the buffer")
+        waits = ThreadWaits(self._guard)
+        self._run = under(self._guard, waits)
+        self._target = ReplayBuffer(groups, waits, **options)
+
+    def close(self) -> None:
+        if not forking.is_elsewhere(self._home):
+            self._run(self._target.close())
+
+    close.__doc__ = ReplayBuffer.close.__doc__
+
+    def __len__(self) -> int:
+        with self._guard:
+            return len(self._target)

@@ -18,11 +18,12 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 def blocking(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a verb of an object whose `_target` has it as a coroutine, and whose `_run` runs one."""
+    """Return a method that runs the coroutine of the same name of `self._target` with `self._run`."""
+    name = verb.__name__
 
     @wraps(verb)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = self._run(verb(self._target, *args, **kwargs))
+        result: T = self._run(getattr(self._target, name)(*args, **kwargs))
         return result
 
     return call
@@ -90,6 +91,6 @@ def lending(lease: Callable[Concatenate[Any, P], Lease]) -> Callable[Concatenate
 
     @wraps(lease)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> BlockingLease:
-        return BlockingLease(self._run, lambda: lease(self._target, *args, **kwargs))
+        return BlockingLease(self._run, lambda: self._target.lease(*args, **kwargs))
 
     return call

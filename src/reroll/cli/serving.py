@@ -62,7 +62,7 @@ def serve(
     Example: reroll serve --config buffer.yaml --bind tcp://127.0.0.1:5555 --store ./buffer --dashboard 8787
     """
     try:
-        from reroll.remote.memory import keep_freed_memory  # noqa: PLC0415
+        from reroll.remote.malloc import keep_freed_memory  # noqa: PLC0415
         from reroll.server import Limits, Server  # noqa: PLC0415
         from reroll.server.logs import log_to_stderr  # noqa: PLC0415
     except ImportError as error:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from reroll.errors import WaitTimeout
 from reroll.ray.wire import Reply, Request
-from reroll.remote.starting import start
+from reroll.remote.eager_task import start_eagerly
 
 _KEPT_S: Final = 30.0
 """For how long the reply of a call is kept for a caller that has not said that it arrived."""
@@ -86,7 +86,7 @@ class Calls:
             task.set_result(_given_up())
         if task is None:
             work = self._carry_out(request)
-            task = start(work) if at_once else asyncio.ensure_future(work)
+            task = start_eagerly(work) if at_once else asyncio.ensure_future(work)
             self._tasks[request.id] = task
             self._requests[request.id] = request._replace(
                 arguments={}

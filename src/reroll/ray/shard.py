@@ -41,7 +41,7 @@ from reroll.ray.wire import (
     put_out,
 )
 from reroll.remote.groups import as_bytes
-from reroll.remote.memory import keep_freed_memory
+from reroll.remote.malloc import keep_freed_memory
 from reroll.rollout import Status
 from reroll.sample import Sample, SampleInfo
 from reroll.telemetry.stats import Stats

@@ -15,7 +15,7 @@ from reroll.codec import decode, encode
 from reroll.errors import NotStorable
 from reroll.ray.drawing import Drawn
 from reroll.ray.sharing import Owner, Span, read, span_of, write
-from reroll.remote.groups import given, received, sent_from, taken
+from reroll.remote.groups import decode_delivery, decode_put, encode_delivery, encode_put_into
 from reroll.sample import SampleInfo
 
 Array = npt.NDArray[np.uint8]
@@ -105,7 +105,7 @@ def put_in(items: Any, model_step: int | None, memory: mmap, owner: Owner | None
     if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:
         return Bare(items)
     try:
-        known, blob = sent_from(memory, items, model_step if isinstance(model_step, int) else None)
+        known, blob = encode_put_into(memory, items, model_step if isinstance(model_step, int) else None)
     except NotStorable:
         found = _with_refs(list(items))
         if not found.refs:
@@ -189,10 +189,10 @@ def put_out(items: Blob | Lying | Bare, model_step: int | None) -> Any:
         case Bare(plain):
             return plain
         case Lying(known, span):
-            return received(known, read(span), model_step)
+            return decode_put(known, read(span), model_step)
         case Blob(known, rollouts, refs):
             blob = rollouts.tobytes()
-            return received(known, blob, model_step) if known else decode(blob, refs=Refs(refs))
+            return decode_put(known, blob, model_step) if known else decode(blob, refs=Refs(refs))
 
 
 def laid_out(reply: Reply, room: Owner | None) -> Reply:
@@ -230,7 +230,7 @@ def hand_in(group: Any) -> Blob:
     """Return a group that is handed out as bytes."""
     if isinstance(group, list):
         return _with_refs(group)
-    done, blob = given(group)
+    done, blob = encode_delivery(group)
     return Blob(done, np.frombuffer(blob, np.uint8))
 
 
@@ -238,4 +238,4 @@ def hand_out(blob: Blob) -> list[Any]:
     """Return the rollouts of a group that was handed out; their arrays are views, and cannot be written to."""
     if blob.refs:
         return resolved(blob, blob.refs)
-    return taken(blob.known, blob.rollouts.data)
+    return decode_delivery(blob.known, blob.rollouts.data)

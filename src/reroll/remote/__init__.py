@@ -1,11 +1,18 @@
-"""The verbs of a buffer across a boundary, whatever carries them: a socket, an actor.
+"""A buffer in another process: the same verbs, results and errors, over any carrier of frames.
 
-verbs      which verbs there are, and their arguments by name, plain enough to be written as bytes
-values     arguments and results as bytes
-groups     groups as bytes, one blob each, on their way in and on their way out
-failures   errors as bytes, and as the same classes again
-starting   calls that are carried out at once, unless they wait
-memory     how a process that does nothing but hold a buffer treats its memory
+protocol    messages between a client and the process that hosts the buffer, and their framing
+methods     the table of verbs, and their arguments by name as plain values
+values      arguments, results and errors as bytes
+groups      groups as bytes, on their way in and out
 
-Nothing here waits, connects or decides.
+client      RemoteBuffer: the verbs of ReplayBuffer for asyncio; BlockingRemoteBuffer: the same for threads
+connection  calls of one client: sent in batches, repeated until a reply arrives, kept alive by heartbeats
+
+host        the clients of one buffer: messages in, replies out, sessions that begin and end
+session     one client: each call is executed once, its reply is kept until the client received it
+dispatcher  the function that executes each verb
+eager_task  coroutines that run without a task until they wait
+malloc      allocator settings for a process that only hosts a buffer
+
+No module here knows what moves the frames: `reroll.server` does, over ZeroMQ.
 """

@@ -1,54 +1,83 @@
-"""Groups as bytes: one blob each, and beside it what a buffer must know of it, so that it need not be decoded there.
+"""Groups as bytes: one blob for the rollouts, and beside it the metadata that a buffer needs, so that it decodes no group.
 
-In:  the producer's side looks at the rollouts and encodes them (`sent`, `sent_from`); the buffer's side puts the bytes (`received`).
-Out: the buffer's side hands out inside of `as_bytes()` and writes what it got (`given`); the other reads it (`taken`).
+In:  the producer summarizes and encodes the rollouts (`encode_put`); the buffer stores the bytes (`decode_put`).
+Out: inside `as_bytes()` the buffer delivers the bytes with pending edits (`encode_delivery`); the client decodes them and
+     applies the edits (`decode_delivery`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from mmap import mmap
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from reroll.buffer.packed import Packed, Shown, as_bytes, pack, pack_into, unpack
 from reroll.codec import encode
 from reroll.errors import CorruptData
+from reroll.remote.protocol import WireInfo
 from reroll.remote.values import to_value
+from reroll.sample import Sample, SampleInfo
 from reroll.store import Blob
 
-__all__ = ["as_bytes", "given", "received", "sent", "sent_from", "taken"]
+__all__ = [
+    "as_bytes",
+    "decode_delivery",
+    "decode_put",
+    "decode_samples",
+    "encode_delivery",
+    "encode_infos",
+    "encode_put",
+    "encode_put_into",
+]
 
-_read_shown = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool, str | None]).decode
+_read_edits: Final = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool, str | None]).decode
+_NOT_DRAWN: Final = WireInfo(0, 1.0, 1.0, 1.0, 0, 0, 0)
 
 
-def sent(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
-    """Return what is known of a group, and the group, as bytes. Raises InvalidArgument that names rollout and field."""
+def encode_put(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
+    """Return a group's metadata and its rollouts as bytes. Raises InvalidArgument and NotStorable with rollout and field."""
     return pack(items, model_step)
 
 
-def sent_from(memory: mmap, items: Sequence[Any], model_step: int | None) -> tuple[bytes, Blob]:
-    """Return what `sent` returns; the group is in this memory, if that has room."""
+def encode_put_into(memory: mmap, items: Sequence[Any], model_step: int | None) -> tuple[bytes, Blob]:
+    """Return what `encode_put` returns; the rollouts are written to `memory` if they fit."""
     return pack_into(memory, items, model_step)
 
 
-def received(known: bytes, blob: Blob, model_step: int | None) -> Packed | list[Any]:
-    """Return what can be put; plain groups stay bytes. Raises InvalidArgument, CorruptData, UnsupportedFormat."""
-    return unpack(known, blob, partial=model_step is not None)
+def decode_put(metadata: bytes, blob: Blob, model_step: int | None) -> Packed | list[Any]:
+    """Return a group that can be put; plain rollouts stay bytes. Raises InvalidArgument, CorruptData, UnsupportedFormat."""
+    return unpack(metadata, blob, partial=model_step is not None)
 
 
-def given(group: Shown | list[Any]) -> tuple[bytes, Blob]:
-    """Return what was done to a group that is handed out, and the group, as bytes; nothing was, if it was decoded."""
+def encode_delivery(group: Shown | list[Any]) -> tuple[bytes, Blob]:
+    """Return the pending edits of a delivered group, empty if it was decoded, and its rollouts as bytes."""
     if isinstance(group, Shown):
         return msgspec.msgpack.encode(group[:-1]), group.blob
     return b"", encode(group, root="rollouts")
 
 
-def taken(done: bytes, blob: Blob) -> list[Any]:
-    """Return the rollouts of a group that was handed out. Raises CorruptData, UnsupportedFormat."""
-    if not done:
+def decode_delivery(edits: bytes, blob: Blob) -> list[Any]:
+    """Return the rollouts of a delivered group. Raises CorruptData, UnsupportedFormat."""
+    if not edits:
         rollouts: list[Any] = to_value(blob)
         return rollouts
     try:
-        return Shown(*_read_shown(done), blob).rollouts()
+        return Shown(*_read_edits(edits), blob).rollouts()
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"what was done to this group cannot be read: {error}") from None
+        raise CorruptData(f"edits of a delivered group cannot be decoded: {error}") from None
+
+
+def encode_infos(samples: Mapping[str, Iterable[Sample]]) -> dict[str, list[WireInfo | None]]:
+    """Return the infos of samples by task."""
+    return {task: [WireInfo(*info[:-1]) for _, info in drawn] for task, drawn in samples.items()}
+
+
+def decode_samples(
+    infos: Mapping[str, Sequence[WireInfo | None]], edits: Sequence[bytes], blobs: Sequence[Blob]
+) -> dict[str, list[Sample]]:
+    """Return delivered groups with their infos by task. Raises CorruptData, UnsupportedFormat."""
+    groups = map(decode_delivery, edits, blobs)
+    return {
+        task: [Sample(next(groups), SampleInfo(*(info or _NOT_DRAWN), task)) for info in listed]
+        for task, listed in infos.items()
+    }

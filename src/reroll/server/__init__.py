@@ -1,50 +1,93 @@
 """A buffer in a process of its own, and clients that reach it over tcp or ipc (extra `server`: ZeroMQ).
 
-wire         messages and their version
-port         a socket in an event loop
-keys, gate   key pairs, who may connect, who was denied
-limits       what each client may take up
-silence      connections that have sent nothing
-session      one client, as the server sees it
-serving      what is done for a call; starting: at once, as far as it need not wait
-memory       how a program that is nothing but a server treats its memory
-server       `Server`: messages in, answers out, clients come and go
-connection   one client's calls, repeated until they are answered; heart beats while its loop is busy
-client       `Client`: the verbs; prefetch: batches ahead of time; blocking: the same for threads
+server   Server: a `remote.BufferHost` on a ZeroMQ socket
+socket   ZeroMQ sockets in an event loop, and the carrier of a client
+auth     key pairs, and who may connect
+monitor  connections that fail or stay silent
+logs     log lines of `reroll serve`
 
-The server decides nothing about groups, and decodes none that it need not: that is the buffer's, and the client's.
+Sessions, verbs and messages are those of `reroll.remote`.
 """
-
-from typing import TYPE_CHECKING, Any
 
 try:
     import zmq as _zmq  # noqa: F401
 except ImportError as error:
     raise ImportError("the server and its clients need ZeroMQ: pip install 'reroll[server]'") from error
 
-from reroll.remote.memory import keep_freed_memory
-from reroll.server.client import Client
-from reroll.server.keys import keygen
-from reroll.server.limits import Limits
+from functools import partial
+from os import PathLike
+from typing import Any
+
+from reroll.errors import InvalidArgument
+from reroll.remote.client import BlockingRemoteBuffer, RemoteBuffer
+from reroll.remote.connection import Connection
+from reroll.remote.malloc import keep_freed_memory
+from reroll.remote.session import Limits
+from reroll.server.auth import keygen, read_key_pair, read_public_key
 from reroll.server.server import Server
+from reroll.server.socket import ClientSocket, checked_address
+from reroll.waiting import deadline_of
 
-if TYPE_CHECKING:
-    from reroll.server.blocking import BlockingClient
+__all__ = [
+    "BlockingRemoteBuffer",
+    "Limits",
+    "RemoteBuffer",
+    "Server",
+    "connect",
+    "connect_blocking",
+    "keep_freed_memory",
+    "keygen",
+]
 
-__all__ = ["Client", "Limits", "Server", "connect", "connect_blocking", "keep_freed_memory", "keygen"]
 
-
-def connect(address: str, **options: Any) -> Client:
+def connect(
+    address: str,
+    *,
+    key: str | PathLike[str] | None = None,
+    server_key: str | PathLike[str] | None = None,
+    heartbeat_s: float = 1.0,
+    patience_s: float = 60.0,
+    deadline_s: float | None = None,
+) -> RemoteBuffer:
     """Return a client of the server at an address, for asyncio; it connects with its first call.
 
-    Options: `key` and `server_key`, files of keys; `heartbeat_s`; `patience_s`, how long the server may be silent before
-    calls raise Unreachable; `deadline_s`, how long any call may take. Raises InvalidArgument.
+    Args:
+        address: `tcp://host:port` or `ipc://path`.
+        key: file with the key pair of this client.
+        server_key: the public key of the server, or its file.
+        heartbeat_s: seconds between two heartbeats.
+        patience_s: seconds of silence of the server after which calls raise Unreachable.
+        deadline_s: seconds that any call may take.
+
+    Raises:
+        InvalidArgument: an option is invalid, or a key cannot be read.
+
+    Example:
+        `async with reroll.connect("tcp://127.0.0.1:5555") as buffer: await buffer.put(rollouts, "math")`
+
     """
-    return Client(address, **options)
+    if (key is None) != (server_key is None):
+        raise InvalidArgument(
+            "key (your key pair) and server_key (the server's public key) must be given together"
+        )
+    for name, seconds in (("heartbeat_s", heartbeat_s), ("patience_s", patience_s)):
+        if not seconds > 0:
+            raise InvalidArgument(f"{name} must be above 0, not {seconds}")
+    deadline_of(deadline_s, "deadline_s")
+    dial = partial(
+        ClientSocket,
+        address=checked_address(address),
+        pair=None if key is None else read_key_pair(key),
+        server_key=None if server_key is None else read_public_key(server_key),
+        heartbeat_s=heartbeat_s,
+    )
+    return RemoteBuffer(
+        lambda: Connection(
+            dial, address, heartbeat_s=heartbeat_s, patience_s=patience_s, deadline_s=deadline_s
+        )
+    )
 
 
-def connect_blocking(address: str, **options: Any) -> "BlockingClient":
-    """Return a client for threads: the same verbs without `await`; see `connect`."""
-    from reroll.server.blocking import BlockingClient  # noqa: PLC0415  (only for those who want it)
-
-    return BlockingClient(address, **options)
+def connect_blocking(address: str, **options: Any) -> BlockingRemoteBuffer:
+    """Return a client for threads: the same verbs without `await`. Arguments and errors are those of `connect`."""
+    return BlockingRemoteBuffer(connect(address, **options))

@@ -1,4 +1,4 @@
-"""Logs of a server in lines: for people, or as JSON for machines, with all that is told besides the message."""
+"""Log lines of a server: plain text for people, or JSON for programs, with all extra fields of a record."""
 
 import json
 import logging
@@ -6,16 +6,16 @@ import sys
 import warnings
 from typing import Any, Final, TextIO
 
-_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class PlainLines(logging.Formatter):
-    """Time, level, message, and names with values."""
+    """Time, level, message, and extra fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
-        told = " ".join(f"{name}={value}" for name, value in _told(record).items())
-        line = f"{self.formatTime(record)} {record.levelname.lower()} {record.getMessage()} {told}".rstrip()
+        extra = " ".join(f"{name}={value}" for name, value in _extra_of(record).items())
+        line = f"{self.formatTime(record)} {record.levelname.lower()} {record.getMessage()} {extra}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
             "time": record.created,
             "level": record.levelname.lower(),
             "message": record.getMessage(),
-            **_told(record),
+            **_extra_of(record),
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
@@ -36,7 +36,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(*, as_json: bool) -> None:
-    """Let the log of servers go to stderr, and what Python warns of, too: as lines like all others."""
+    """Write the log of servers, and Python's warnings, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else PlainLines())
     log = logging.getLogger("reroll")
@@ -45,7 +45,7 @@ def log_to_stderr(*, as_json: bool) -> None:
     warnings.showwarning = _log_warning
 
 
-def _log_warning(  # noqa: PLR0917  (as Python calls it)
+def _log_warning(  # noqa: PLR0917  (Python's signature)
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -57,5 +57,5 @@ def _log_warning(  # noqa: PLR0917  (as Python calls it)
     logging.getLogger("reroll.server").warning("%s", message, extra=extra)
 
 
-def _told(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _OWN}
+def _extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}

@@ -23,9 +23,8 @@ from reroll import (
 )
 from reroll.engine.limiters import limiter_of
 from reroll.query import matches
-from reroll.remote.failures import failure_to_bytes, to_failure
-from reroll.remote.values import to_bytes, to_value
-from reroll.remote.verbs import bound, plain
+from reroll.remote.methods import bind_arguments, to_plain
+from reroll.remote.values import error_to_bytes, to_bytes, to_error, to_value
 
 atoms = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 values = st.recursive(
@@ -79,7 +78,7 @@ def test_dicts_in_dicts_come_back_as_they_were(value):
     ],
 )
 def test_errors_come_back_as_the_same_class(error):
-    back = to_failure(failure_to_bytes(error))
+    back = to_error(error_to_bytes(error))
     assert type(back) is type(error)
     assert str(back) == str(error)
     assert getattr(back, "uids", None) == getattr(error, "uids", None)
@@ -94,11 +93,11 @@ class OwnArgument(InvalidArgument):
 
 
 def test_errors_of_other_classes_are_told_as_what_they_are_children_of():
-    assert type(to_failure(failure_to_bytes(OwnArgument("x")))) is InvalidArgument
-    back = to_failure(failure_to_bytes(OwnError("what happened")))
+    assert type(to_error(error_to_bytes(OwnArgument("x")))) is InvalidArgument
+    back = to_error(error_to_bytes(OwnError("what happened")))
     assert type(back) is RerollError
     assert str(back) == "OwnError: what happened"
-    assert str(to_failure(failure_to_bytes(WaitTimeout(object())))).startswith("<object")
+    assert str(to_error(error_to_bytes(WaitTimeout(object())))).startswith("<object")
 
 
 @pytest.mark.parametrize(
@@ -106,31 +105,31 @@ def test_errors_of_other_classes_are_told_as_what_they_are_children_of():
 )
 def test_nobody_else_chooses_the_class(blob):
     with pytest.raises(CorruptData):
-        to_failure(blob)
+        to_error(blob)
 
 
 @given(queries, row_lists)
 def test_queries_cross_whether_or_not_they_were_parsed(where, rows):
     wanted = [matches(parse_query(where), row) for row in rows]
     for written in (where, parse_query(where)):
-        there = parse_query(to_value(to_bytes({"where": plain("where", written)}))["where"])
+        there = parse_query(to_value(to_bytes({"where": to_plain("where", written)}))["where"])
         assert [matches(there, row) for row in rows] == wanted
 
 
 @pytest.mark.parametrize("limiter", [MinSize(3), SampleToInsertRatio(2.0, 10, 40.0), Unlimited()])
 def test_limiters_cross_as_options(limiter):
-    assert limiter_of(to_value(to_bytes(plain("rate_limiter", limiter)))) == limiter
+    assert limiter_of(to_value(to_bytes(to_plain("rate_limiter", limiter)))) == limiter
 
 
 def test_a_limiter_of_ones_own_does_not_cross():
     with pytest.raises(InvalidArgument, match="class of your own"):
-        plain("rate_limiter", object())
+        to_plain("rate_limiter", object())
 
 
 def test_arguments_are_bound_as_the_verb_would():
-    assert bound("forget", ((uid for uid in (1, 2)),), {}) == {"uids": [1, 2]}
-    assert bound("patch", (5,), {"reward": [1.0]}) == {"uid": 5, "reward": [1.0]}
+    assert bind_arguments("forget", ((uid for uid in (1, 2)),), {}) == {"uids": [1, 2]}
+    assert bind_arguments("patch", (5,), {"reward": [1.0]}) == {"uid": 5, "reward": [1.0]}
     with pytest.raises(TypeError, match=r"^count\(\): .*group_status"):
-        bound("count", ("t",), {})
+        bind_arguments("count", ("t",), {})
     with pytest.raises(TypeError, match=r"^count\(\): .*positional"):
-        bound("count", ("t", "completed", 3), {})
+        bind_arguments("count", ("t", "completed", 3), {})

@@ -1,4 +1,4 @@
-"""A coroutine that runs at once, as far as it gets without waiting: most calls need no task."""
+"""Coroutines that run without a task until they wait: most calls never need a task."""
 
 import asyncio
 from collections.abc import Coroutine, Generator
@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def start(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-    """Run a coroutine until it waits, and return the task that goes on with it; a finished future, if it never waits.
+def start_eagerly(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+    """Run a coroutine until it waits; return the task that continues it, or a finished future if it never waits.
 
-    Until then `asyncio.current_task()` is not its own. An error before the first wait is raised here. A cancellation
-    of the task reaches the coroutine at any moment, also before the task's first step.
+    Until the first wait, `asyncio.current_task()` is the caller's. An error before the first wait is raised here. Cancelling
+    the task cancels the coroutine at any moment, also before the task's first step.
     """
     context, loop = copy_context(), asyncio.get_running_loop()
     try:
@@ -27,15 +27,13 @@ def start(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
 class _Rest(Coroutine[Any, Any, T]):
     """The rest of a coroutine that waits for `awaited`.
 
-    Not a coroutine function: asyncio ends one that is cancelled before its first step without entering its body, and
-    the started coroutine would keep its place in a queue, or its groups, for ever.
+    A class, not a coroutine function: asyncio ends a coroutine function that is cancelled before its first step without
+    entering its body, and the started coroutine would keep its place in a queue, or its groups, for ever.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T], awaited: Any) -> None:
         self._work = work
-        self._awaited = (
-            awaited  # None once the task waits for it; also where the coroutine only let others run
-        )
+        self._awaited = awaited  # None once the task waits for it, and for a coroutine that yielded nothing
 
     def send(self, value: Any) -> Any:
         awaited, self._awaited = self._awaited, None
@@ -43,7 +41,7 @@ class _Rest(Coroutine[Any, Any, T]):
 
     def throw(self, error: Any, *_: Any) -> Any:
         awaited, self._awaited = self._awaited, None
-        # A task that waits passes its cancellation on to the future, and hears of it from there.
+        # A waiting task passes its cancellation to the future, which then cancels the coroutine.
         if awaited is not None and isinstance(error, asyncio.CancelledError) and awaited.cancel(*error.args):
             return awaited
         return self._work.throw(error)

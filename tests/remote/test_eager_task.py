@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from reroll import ReplayBufferConfig
-from reroll.remote.starting import start
+from reroll.remote.eager_task import start_eagerly
 from reroll.testing.buffer.builders import group, names
 
 
@@ -18,9 +18,9 @@ async def cancelled(task):
 async def test_a_take_that_is_cancelled_before_its_tasks_first_step_leaves_its_queue():
     buffer = ReplayBufferConfig(sampler="fifo", capacity=1).build()
     for _ in range(300):
-        await cancelled(start(buffer.take_batch({"t": 1}, wait=True)))
+        await cancelled(start_eagerly(buffer.take_batch({"t": 1}, wait=True)))
     assert (await buffer.stats()).total.waiting["take"].count == 0
-    taker = start(buffer.take_batch({"t": 1}, wait=True))
+    taker = start_eagerly(buffer.take_batch({"t": 1}, wait=True))
     await buffer.put(group("a"), "t")
     groups, _ = await asyncio.wait_for(taker, 60)
     assert names(groups["t"]) == ["a"]
@@ -29,7 +29,7 @@ async def test_a_take_that_is_cancelled_before_its_tasks_first_step_leaves_its_q
 async def test_a_durable_take_that_is_cancelled_before_its_tasks_first_step_has_taken_nothing(tmp_path):
     buffer = ReplayBufferConfig(sampler="fifo", store=tmp_path / "store").build()
     await buffer.put(group("a"), "t")
-    await cancelled(start(buffer.take_batch({"t": 1})))
+    await cancelled(start_eagerly(buffer.take_batch({"t": 1})))
     groups, _ = await buffer.take_batch({"t": 1})
     assert names(groups["t"]) == ["a"]
     await asyncio.wait_for(buffer.close(), 60)
@@ -44,7 +44,7 @@ async def test_the_cancellation_is_passed_on_to_what_is_awaited():
     async def outer():
         await inner
 
-    await cancelled(start(outer()))
+    await cancelled(start_eagerly(outer()))
     assert inner.cancelled()
 
 
@@ -57,7 +57,7 @@ async def test_a_coroutine_that_only_let_others_run_and_is_cancelled_cleans_up()
         finally:
             ended.append(True)
 
-    await cancelled(start(work()))
+    await cancelled(start_eagerly(work()))
     assert ended
 
 
@@ -69,7 +69,7 @@ async def test_a_cancellation_that_is_refused():
             await asyncio.sleep(0)
         return "done"
 
-    task = start(stubborn())
+    task = start_eagerly(stubborn())
     task.cancel()
     assert await task == "done"
 
@@ -81,8 +81,8 @@ async def test_a_future_that_is_done_before_the_cancellation():
     async def work():
         return await future
 
-    task = start(work())
+    task = start_eagerly(work())
     future.set_result(1)
     await cancelled(task)
-    task = start(work())
+    task = start_eagerly(work())
     assert await task == 1

@@ -1,0 +1,401 @@
+"""RemoteBuffer: the verbs of ReplayBuffer for a buffer in another process; BlockingRemoteBuffer: the same for threads.
+
+Groups are encoded and decoded here; the host sees bytes. A verb that consumes groups acknowledges them when they have
+arrived, so that none is lost on the way. A lease ends when its client is gone.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from os import urandom
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from reroll import forking
+from reroll.buffer.arguments import checked_task
+from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.blocking import BlockingVerbs
+from reroll.buffer.plain_calls import BlockingBatch, blocking
+from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.errors import CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.interrupts import run_in
+from reroll.remote.connection import Connection
+from reroll.remote.groups import decode_delivery, decode_samples, encode_put
+from reroll.remote.methods import bound_like, remote_method
+from reroll.remote.protocol import LeaseReply
+from reroll.remote.values import to_value
+from reroll.rollout import Status
+from reroll.sample import Sample
+from reroll.telemetry.metrics import connection_reader
+
+T = TypeVar("T")
+
+
+class RemoteBuffer:
+    """A buffer in another process, for asyncio; `reroll.connect` creates it. It connects with its first call.
+
+    Verbs, results and errors are those of `ReplayBuffer`; every call may also raise Unreachable, LimitReached and
+    ProtocolMismatch. `len()` is as of the last message. `close()` closes the connection, not the buffer.
+    """
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        """Use the connection that `connect` returns; it is called once, with the first call of a verb."""
+        self._connect = connect
+        self._connected: Connection | None = None
+        self._home = forking.here()
+        self._name = urandom(8).hex()
+        self._num_puts = 0
+        self._bounded_tasks: set[str] = set()  # leased tasks with a `max_staleness`
+
+    def __len__(self) -> int:
+        forking.check(self._home, "the client")
+        return 0 if self._connected is None else self._connected.length
+
+    async def close(self) -> None:
+        """Close the connection: waiting and later calls raise Closed; leases and reservations of this client return."""
+        if not forking.is_elsewhere(self._home):
+            await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def health(self) -> dict[str, Any]:
+        """Return facts about the server: version, groups, uptime_s, is_durable, services, clients, malformed."""
+        health: dict[str, Any] = await self._call("health", {})
+        return health
+
+    async def ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a service beside the buffer: `verb` is the name of the service, a dot, and the name of its method."""
+        return await self._call(verb, dict(arguments))
+
+    # --- verbs that are sent as they are
+
+    reserve = remote_method(ReplayBuffer.reserve)
+    release = remote_method(ReplayBuffer.release)
+    advance = remote_method(ReplayBuffer.advance)
+    version = remote_method(ReplayBuffer.version)
+    wait_version = remote_method(ReplayBuffer.wait_version)
+    is_ready = remote_method(ReplayBuffer.is_ready)
+    wait_ready = remote_method(ReplayBuffer.wait_ready)
+    ack_lease = remote_method(ReplayBuffer.ack_lease)
+    trim_lease = remote_method(ReplayBuffer.trim_lease)
+    end_lease = remote_method(ReplayBuffer.end_lease)
+    refresh_staleness = remote_method(ReplayBuffer.refresh_staleness)
+    update_priorities = remote_method(ReplayBuffer.update_priorities)
+    patch = remote_method(ReplayBuffer.patch)
+    patch_many = remote_method(ReplayBuffer.patch_many)
+    delete = remote_method(ReplayBuffer.delete)
+    forget = remote_method(ReplayBuffer.forget)
+    set_rate_limiter = remote_method(ReplayBuffer.set_rate_limiter)
+    set_sampler = remote_method(ReplayBuffer.set_sampler)
+    save = remote_method(ReplayBuffer.save)
+    resume = remote_method(ReplayBuffer.resume)
+    commit = remote_method(ReplayBuffer.commit)
+    rewind = remote_method(ReplayBuffer.rewind)
+    count = remote_method(ReplayBuffer.count)
+    count_statuses = remote_method(ReplayBuffer.count_statuses)
+    count_where = remote_method(ReplayBuffer.count_where)
+    query = remote_method(ReplayBuffer.query)
+    ledger = remote_method(ReplayBuffer.ledger)
+    stats = remote_method(ReplayBuffer.stats)
+
+    # --- verbs with work to do on this side
+
+    @bound_like(ReplayBuffer.put)
+    async def put(self, arguments: dict[str, Any]) -> int | None:
+        items = arguments.pop("items")
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
+            raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
+        if arguments.get("put_id") is None:  # a put that is sent twice is stored once
+            self._num_puts += 1
+            arguments["put_id"] = f"{self._name}-{self._num_puts}"
+        if not items:
+            reply, _ = await self._connection.call("put", {"items": [], **arguments})
+        else:
+            arguments["metadata"], blob = encode_put(items, arguments.get("model_step"))
+            reply, _ = await self._connection.call("put", arguments, [blob])
+        return reply.integer
+
+    @bound_like(ReplayBuffer.get)
+    async def get(self, arguments: dict[str, Any]) -> list[list[Any]]:
+        task = checked_task(arguments.pop("task_name"))
+        groups, _ = await self.take_batch({task: arguments.pop("batch_size")}, **arguments)
+        return groups[task]
+
+    @bound_like(ReplayBuffer.take_batch)
+    async def take_batch(
+        self, arguments: dict[str, Any]
+    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+        if "group_status" in arguments:
+            arguments["group_status"] = Status.of(arguments["group_status"]).value
+        samples = await self._take("take_batch", arguments)
+        while missing := _missing(samples, arguments):
+            try:
+                more = await self._take("take_batch", {**arguments, "task_batch_sizes": missing})
+            except WaitTimeout:
+                break
+            for task, drawn in more.items():
+                samples[task] += drawn
+        groups = {task: [group for group, _ in drawn] for task, drawn in samples.items()}
+        return groups, {task: len(taken) for task, taken in groups.items()}
+
+    @bound_like(ReplayBuffer.sample)
+    async def sample(self, arguments: dict[str, Any]) -> list[Sample]:
+        by_task = await self._take("sample", arguments)
+        return [sample for drawn in by_task.values() for sample in drawn]
+
+    @bound_like(ReplayBuffer.lease)
+    def lease(self, arguments: dict[str, Any]) -> Lease:
+        return Lease(lambda: self._lease(arguments))
+
+    def batches(
+        self, task_batch_sizes: Mapping[str, int], *, prefetch: int = 1, **options: Any
+    ) -> AsyncIterator[Batch]:
+        """Return an endless iterator of leased batches; the next ones are fetched while the caller trains.
+
+        A batch counts as consumed when the caller acknowledges it. Prefetched batches return to the buffer when the iteration
+        ends or this client is gone. A prefetched batch with a group that has passed `max_staleness` is replaced.
+
+        Args:
+            task_batch_sizes: groups of each task in a batch.
+            prefetch: batches that wait here.
+            options: those of `lease`.
+
+        """
+
+        async def is_stale(batch: Batch) -> bool:
+            return not self._bounded_tasks.isdisjoint(batch.counts) and bool(
+                await self._call("has_stale", {"lease": batch.id})
+            )
+
+        async def lease() -> Batch:
+            return await self.lease(task_batch_sizes, **{"wait": True, **options})
+
+        return Prefetch(lease, is_stale, prefetch)
+
+    @bound_like(ReplayBuffer.nack_lease)
+    async def nack_lease(self, arguments: dict[str, Any]) -> None:
+        if self._connected is None or not self._connected.is_closed:  # closing returns all leases
+            await self._call("nack_lease", arguments)
+
+    @bound_like(ReplayBuffer.peek)
+    async def peek(self, arguments: dict[str, Any]) -> list[list[Any]]:
+        reply, blobs = await self._connection.call("peek", arguments)
+        return list(map(decode_delivery, reply.edits, blobs))
+
+    @bound_like(ReplayBuffer.metrics)
+    async def metrics(self, arguments: dict[str, Any]) -> dict[str, float]:
+        if arguments.get("reader") is None:
+            arguments["reader"] = connection_reader(self._name)
+        numbers: dict[str, float] = await self._call("metrics", arguments)
+        return numbers
+
+    @bound_like(ReplayBuffer.to_arrow)
+    async def to_arrow(self, arguments: dict[str, Any]) -> Any:
+        from reroll.buffer import arrow  # noqa: PLC0415  (optional)
+
+        arrow.check_installed()
+        import pyarrow as pa  # noqa: PLC0415
+
+        return pa.ipc.open_stream(await self._call("to_arrow", arguments)).read_all()
+
+    @bound_like(ReplayBuffer.to_pandas)
+    async def to_pandas(self, arguments: dict[str, Any]) -> Any:
+        from reroll.buffer import arrow  # noqa: PLC0415  (optional)
+
+        arrow.check_pandas()
+        return arrow.frame_of(await self.to_arrow(**arguments))
+
+    # ---
+
+    async def _take(self, verb: str, arguments: dict[str, Any]) -> dict[str, list[Sample]]:
+        """Lease groups and consume them; groups that another client got meanwhile are left out."""
+        leased, samples = await self._receive_lease(verb, arguments)
+        lease = leased.lease
+        if lease is not None and not leased.is_durable:  # it arrives unless the host dies, with its groups
+            self._connection.notify("ack_lease", {"lease": lease})
+        elif lease is not None:
+            lost = await _finish(self._acknowledge(lease))
+            for drawn in samples.values() if lost else ():
+                drawn[:] = [sample for sample in drawn if sample.info.uid not in lost]
+        return samples
+
+    async def _acknowledge(self, lease: int) -> Sequence[int]:
+        """Consume a lease; return the groups that were delivered to another client, because the host was restarted."""
+        try:
+            await self._connection.call("ack_lease", {"lease": lease})
+        except LeaseExpired as error:
+            return error.uids
+        return ()
+
+    async def _lease(self, arguments: dict[str, Any]) -> Batch:
+        if "group_status" in arguments:
+            arguments = {**arguments, "group_status": Status.of(arguments["group_status"]).value}
+        leased, samples = await self._receive_lease("lease", arguments)
+        if leased.lease is None:
+            raise CorruptData("the server replied to lease without a lease")
+        self._bounded_tasks.update(leased.bounded)
+        return Batch(self, leased.lease, samples)
+
+    async def _receive_lease(
+        self, verb: str, arguments: dict[str, Any]
+    ) -> tuple[LeaseReply, dict[str, list[Sample]]]:
+        """Call a verb that leases groups, and decode them; groups that cannot be decoded are returned."""
+        reply, blobs = await self._connection.call(verb, arguments)
+        leased = reply.lease
+        if leased is None:
+            raise CorruptData(f"the server replied to {verb} without groups")
+        try:
+            return leased, decode_samples(leased.infos, reply.edits, blobs)
+        except BaseException:
+            if leased.lease is not None:
+                self._connection.notify("nack_lease", {"lease": leased.lease})
+            raise
+
+    async def _call(self, verb: str, arguments: dict[str, Any]) -> Any:
+        reply, _ = await self._connection.call(verb, arguments)
+        return to_value(reply.value) if reply.value else reply.integer
+
+    @property
+    def _connection(self) -> Connection:
+        forking.check(self._home, "the client")
+        if self._connected is None:
+            self._connected = self._connect()
+        return self._connected
+
+
+def _missing(samples: Mapping[str, Sequence[Any]], arguments: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many groups of each task are missing from a batch that waits until it is complete."""
+    if not arguments.get("wait"):
+        return {}
+    wanted: Mapping[str, int] = arguments["task_batch_sizes"]
+    return {task: n - len(samples[task]) for task, n in wanted.items() if n > len(samples[task])}
+
+
+async def _finish(work: Awaitable[Sequence[int]]) -> Sequence[int]:
+    """Return the result of work that cannot be undone, also if the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            current = asyncio.current_task()
+            if current is not None:
+                current.uncancel()
+    return task.result()
+
+
+class Prefetch:
+    """An endless iterator over leases, some of which are fetched ahead; `aclose` ends it."""
+
+    def __init__(
+        self,
+        lease: Callable[[], Awaitable[Batch]],
+        is_stale: Callable[[Batch], Awaitable[bool]],
+        ahead: int,
+    ) -> None:
+        """Fetch `ahead` batches with `lease`; a batch that has waited is replaced if `is_stale`."""
+        if ahead < 1:
+            raise InvalidArgument(f"prefetch must be at least 1, not {ahead}")
+        self._lease, self._is_stale = lease, is_stale
+        self._ahead = ahead
+        self._fetched: deque[asyncio.Future[Batch]] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        while True:
+            self._fetch()
+            first = self._fetched[0]
+            has_waited = first.done()
+            try:
+                batch = await asyncio.shield(first)
+            except asyncio.CancelledError:
+                raise  # the batch stays the first
+            except BaseException:
+                self._fetched.remove(first)
+                raise
+            if not has_waited or not await self._is_stale(batch):
+                break
+            if self._fetched and self._fetched[0] is first:
+                self._fetched[0] = asyncio.ensure_future(self._replace(batch))
+        self._fetched.remove(first)
+        self._fetch()
+        return batch
+
+    async def aclose(self) -> None:
+        """Return the batches that were fetched and not asked for."""
+        fetched, self._fetched = self._fetched, deque()
+        for batch in fetched:
+            batch.cancel()
+        for done in await asyncio.gather(*fetched, return_exceptions=True):
+            if isinstance(done, Batch):
+                await done.nack()
+
+    async def _replace(self, batch: Batch) -> Batch:
+        await asyncio.shield(batch.nack())
+        return await self._lease()
+
+    def _fetch(self) -> None:
+        while len(self._fetched) < self._ahead:
+            self._fetched.append(asyncio.ensure_future(self._lease()))
+
+
+class BlockingRemoteBuffer(BlockingVerbs):
+    """Thread-safe; verbs, arguments, results and errors of `BlockingReplayBuffer`. `reroll.connect_blocking` creates it.
+
+    An event loop in a thread of its own executes the calls.
+    """
+
+    health = blocking(RemoteBuffer.health)
+    ask = blocking(RemoteBuffer.ask)
+
+    def __init__(self, target: RemoteBuffer) -> None:
+        self._target = target
+        self._home = forking.here()
+        self._closing = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reroll-client", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._target)
+
+    def batches(
+        self, task_batch_sizes: Mapping[str, int], *, prefetch: int = 1, **options: Any
+    ) -> Iterator[BlockingBatch]:
+        batches: Any = self._target.batches(task_batch_sizes, prefetch=prefetch, **options)
+        try:
+            while True:
+                yield BlockingBatch(self._run, self._run(batches.__anext__()))
+        finally:
+            self._run(batches.aclose())
+
+    batches.__doc__ = RemoteBuffer.batches.__doc__
+
+    def close(self) -> None:
+        """Close the connection: waiting and later calls raise Closed; leases and reservations of this client return."""
+        if forking.is_elsewhere(self._home):
+            return
+        with self._closing:
+            if self._loop.is_running():
+                self._run(self._target.close())
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread of the loop, and return its result; an interrupt cancels it."""
+        if forking.is_elsewhere(self._home):
+            work.close()
+        forking.check(self._home, "the client")
+        return run_in(self._loop, work)
