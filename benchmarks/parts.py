@@ -17,7 +17,7 @@ from groups import drive
 from measure import Case, interleave, microseconds, per_operation, print_table
 from reroll import ReplayBufferConfig, Rollout
 from reroll.codec import encode
-from reroll.codec.checksum import checksum_of
+from reroll.codec.frame import checksum_of
 from reroll.remote.groups import as_bytes, decode_delivery, decode_put, encode_delivery, encode_put
 from reroll.rollout import summarize
 

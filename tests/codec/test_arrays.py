@@ -10,7 +10,7 @@ from codec.exactness import assert_kept, back, exact
 from codec.strategies import arrays, scalars
 from reroll import NotStorable
 from reroll.codec import decode, encode
-from reroll.codec.framing import ALIGNMENT
+from reroll.codec.frame import ALIGNMENT
 
 
 @given(arrays)

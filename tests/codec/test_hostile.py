@@ -17,9 +17,9 @@ from msgspec.msgpack import Ext
 
 from codec.strategies import rollouts, values
 from reroll import CorruptData, DictRollout, RerollError, Rollout, UnsupportedFormat, register
-from reroll.codec import FORMAT_VERSION, codes, decode, encode
-from reroll.codec.dtypes import STANDARD
-from reroll.codec.limits import MAX_DEPTH
+from reroll.codec import FORMAT_VERSION, decode, encode
+from reroll.codec.arrays import STANDARD
+from reroll.codec.frame import MAX_DEPTH, Code
 
 pack = msgspec.msgpack.encode
 
@@ -148,7 +148,7 @@ def made_up(inner: st.SearchStrategy) -> st.SearchStrategy:
     )
 
 
-CODES = [value for name, value in vars(codes).items() if name.isupper()]
+CODES = [value for name, value in vars(Code).items() if name.isupper()]
 MADE_UP = st.recursive(
     st.one_of(
         *(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=9)),
@@ -175,9 +175,9 @@ def test_made_up_bodies(form, content):
 @given(MADE_UP, st.binary(max_size=300))
 def test_made_up_tables(table, data):
     read_or_refused(
-        sealed_parts(pack(table), pack((0, Ext(codes.ARRAY, bytes(4)))), data + bytes(-len(data) % 64))
+        sealed_parts(pack(table), pack((0, Ext(Code.ARRAY, bytes(4)))), data + bytes(-len(data) % 64))
     )
-    read_or_refused(sealed_parts(pack([table]), pack((0, Ext(codes.ARRAY, bytes(4)))), data))
+    read_or_refused(sealed_parts(pack([table]), pack((0, Ext(Code.ARRAY, bytes(4)))), data))
 
 
 HUGE = 2**62
@@ -224,14 +224,14 @@ TABLES = {
 def test_tables_that_lie(table):
     tracemalloc.start()
     try:
-        refused(sealed_parts(pack(table), pack((0, Ext(codes.ARRAY, bytes(4)))), bytes(64)))
+        refused(sealed_parts(pack(table), pack((0, Ext(Code.ARRAY, bytes(4)))), bytes(64)))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20, "memory was taken for what was only declared"
     finally:
         tracemalloc.stop()
 
 
 def test_the_table_of_these_tests_would_be_read():
-    blob = sealed_parts(pack([(3, 16)]), pack((0, Ext(codes.ARRAY, bytes(4)))), bytes(64))
+    blob = sealed_parts(pack([(3, 16)]), pack((0, Ext(Code.ARRAY, bytes(4)))), bytes(64))
     assert decode(blob).tolist() == [0] * 16
 
 
@@ -260,7 +260,7 @@ def test_sizes_that_are_only_declared(body):
         for start in (b"", b"\x92\x00"):
             refused(sealed_parts(pack([]), start + body))
         refused(sealed_parts(body, pack((0, None))))
-        refused(sealed_body((0, Ext(codes.TUPLE, body))))
+        refused(sealed_body((0, Ext(Code.TUPLE, body))))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20, "memory was taken for what was only declared"
     finally:
         tracemalloc.stop()
@@ -273,7 +273,7 @@ def test_deep_nesting(opening, levels):
     refused(sealed_parts(opening * levels + b"\xc0", pack((0, None))))
 
 
-@pytest.mark.parametrize("code", [codes.TUPLE, codes.DICT_ROLLOUT, codes.ROLLOUT, codes.OBJECT])
+@pytest.mark.parametrize("code", [Code.TUPLE, Code.ROLLOUT, Code.OBJECT])
 def test_deep_nesting_of_extensions(code):
     value: Any = None
     for _ in range(300):
@@ -308,7 +308,7 @@ def test_pickles_are_not_read():
         payload = pickle.dumps(Bomb(), protocol)
         for blob in (
             payload,
-            sealed_body((0, Ext(codes.PICKLE, payload))),
+            sealed_body((0, Ext(Code.PICKLE, payload))),
             sealed_body((0, [{"a": Ext(65, payload)}])),
         ):
             refused(blob)
@@ -323,7 +323,7 @@ def test_pickles_are_not_read():
     refused(blob)
 
 
-RAW = (codes.INTEGER, codes.TEXT)
+RAW = (Code.INTEGER, Code.TEXT)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ RAW = (codes.INTEGER, codes.TEXT)
 )
 @pytest.mark.parametrize("state", ["touch /tmp/x", ["x"], {"x": 1}, [{"x": 1}, None, None]], ids=repr)
 def test_names_lead_only_to_what_is_registered(name, state):
-    error = refused(sealed_body((0, Ext(codes.OBJECT, pack([name, state])))))
+    error = refused(sealed_body((0, Ext(Code.OBJECT, pack([name, state])))))
     assert isinstance(error, UnsupportedFormat)
 
 
@@ -366,7 +366,7 @@ def test_names_lead_only_to_what_is_registered(name, state):
 )
 def test_states_of_a_known_class(state):
     name = f"{Known.__module__}.{Known.__qualname__}"
-    blob = sealed_body((0, Ext(codes.OBJECT, pack([name, state]))))
+    blob = sealed_body((0, Ext(Code.OBJECT, pack([name, state]))))
     try:
         value = decode(blob)
     except (CorruptData, UnsupportedFormat):
@@ -436,7 +436,7 @@ def test_rows_that_no_rollout_has(at, value):
     row = [*ROW]
     row[at] = value
     refused(sealed_body((1, [row]), ARRAYS))
-    refused(sealed_body((0, Ext(codes.ROLLOUT, pack(row))), ARRAYS))
+    refused(sealed_body((0, Ext(Code.ROLLOUT, pack(row))), ARRAYS))
 
 
 def test_rows_of_other_lengths():

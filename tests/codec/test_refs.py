@@ -61,7 +61,7 @@ def test_without_a_table():
     blob = encode(ref, refs=Table())
     with pytest.raises(UnsupportedFormat, match="refs="):
         decode(blob)
-    with pytest.raises(CorruptData, match="no reference of the number 0"):
+    with pytest.raises(CorruptData, match="no reference with the number 0"):
         decode(blob, refs=Table())
 
 
@@ -77,7 +77,7 @@ def test_a_table_that_gives_no_numbers():
         def store(self, ref):
             return "first"
 
-    with pytest.raises(NotStorable, match=r"refs\.store gave 'first'"):
+    with pytest.raises(NotStorable, match=r"refs\.store returned 'first'"):
         encode([ObjectRef("a")], refs=Wrong())
 
 

@@ -116,24 +116,26 @@ def test_paths_through_registered_objects():
 def test_cycles_are_named():
     items: list[Any] = [1]
     items.append({"again": (items,)})
-    with pytest.raises(NotStorable, match=r"^rollouts\[1\]\['again'\]\[0\]: holds itself: it is rollouts;"):
+    with pytest.raises(
+        NotStorable, match=r"^rollouts\[1\]\['again'\]\[0\]: contains itself: it is rollouts;"
+    ):
         encode(items, root="rollouts")
     register(Data)
     data = Data()
     data.x = [data]
-    with pytest.raises(NotStorable, match=r"^value\[0\].x\[0\]: holds itself: it is value\[0\]"):
+    with pytest.raises(NotStorable, match=r"^value\[0\].x\[0\]: contains itself: it is value\[0\]"):
         encode([data])
     rollout = Rollout()
     rollout.extra_fields = {"me": rollout}
-    with pytest.raises(NotStorable, match=r"extra_fields\['me'\]: holds itself: it is rollouts\[0\]"):
+    with pytest.raises(NotStorable, match=r"extra_fields\['me'\]: contains itself: it is rollouts\[0\]"):
         encode([rollout], root="rollouts")
     alone: list[Any] = []
     alone.append(alone)
-    with pytest.raises(NotStorable, match=r"^value\[0\]: holds itself"):
+    with pytest.raises(NotStorable, match=r"^value\[0\]: contains itself"):
         encode(alone)
     twice: list[Any] = []
     twice += [twice, twice]
-    with pytest.raises(NotStorable, match="holds itself"):
+    with pytest.raises(NotStorable, match="contains itself"):
         encode(twice)
 
 

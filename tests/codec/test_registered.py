@@ -226,7 +226,9 @@ def test_functions_of_the_user_that_fail():
         decode(blob)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     register(Environment, encode=lambda env: {"e": object()}, decode=lambda state: state)
-    with pytest.raises(NotStorable, match=r"encode function gives.*\['e'\]: object is not registered"):
+    with pytest.raises(
+        NotStorable, match=r"returned by its encode function.*\['e'\]: object is not registered"
+    ):
         encode([Environment(1, 2)])
 
 

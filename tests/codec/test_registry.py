@@ -59,8 +59,8 @@ def test_it_is_a_decorator():
         (Bare, {"encode": list}, "give two functions"),
         (Bare, {"decode": list}, "give two functions"),
         (Bare, {"encode": 1, "decode": 2}, "give two functions"),
-        (make(), {"name": ""}, "not empty"),
-        (make(), {"name": 5}, "not empty"),
+        (make(), {"name": ""}, "non-empty"),
+        (make(), {"name": 5}, "non-empty"),
     ],
 )
 def test_what_cannot_be_registered(cls, options, message):

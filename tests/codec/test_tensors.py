@@ -8,7 +8,8 @@ import pytest
 from codec.exactness import back
 from codec.test_hostile import body_of, sealed_body
 from reroll import CorruptData, NotStorable, Rollout, UnsupportedFormat
-from reroll.codec import codes, decode, encode
+from reroll.codec import decode, encode
+from reroll.codec.frame import Code
 
 WITHOUT_TORCH = """
 import sys
@@ -28,7 +29,7 @@ def tensor_blob(content=bytes(8), name="float32", shape=(2,), requires_grad=Fals
     import numpy as np  # noqa: PLC0415
 
     written = msgspec.msgpack.encode([0, name, list(shape), requires_grad])
-    return sealed_body((0, msgspec.msgpack.Ext(codes.TENSOR, written)), [np.frombuffer(content, np.uint8)])
+    return sealed_body((0, msgspec.msgpack.Ext(Code.TENSOR, written)), [np.frombuffer(content, np.uint8)])
 
 
 def test_reading_without_torch_names_the_remedy():

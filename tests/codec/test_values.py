@@ -16,7 +16,7 @@ from codec.exactness import assert_kept, back, exact
 from codec.strategies import values
 from reroll import NotStorable, Status
 from reroll.codec import decode, encode
-from reroll.codec.limits import MAX_DEPTH
+from reroll.codec.frame import MAX_DEPTH
 from reroll.rollout import VersionRuns
 
 

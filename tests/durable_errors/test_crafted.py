@@ -35,8 +35,8 @@ from durable_errors.samples import (
 )
 from reroll import CorruptData, RerollError, Rollout, UnsupportedFormat
 from reroll.buffer.group import Record
-from reroll.codec import codes, encode
-from reroll.codec.framing import join
+from reroll.codec import encode
+from reroll.codec.frame import Code, join
 
 RAN: list[str] = []
 
@@ -169,7 +169,7 @@ HOSTILE = {
     "a pickle": PICKLED,
     "a pickle in a frame": join(
         msgspec.msgpack.encode([]),
-        msgspec.msgpack.encode([0, msgspec.msgpack.Ext(codes.PICKLE, PICKLED)]),
+        msgspec.msgpack.encode([0, msgspec.msgpack.Ext(Code.PICKLE, PICKLED)]),
         [],
     ),
     "a pickled rollout": encode([Trap()] * 4, allow_pickle=True),
@@ -179,7 +179,7 @@ HOSTILE = {
             [
                 0,
                 msgspec.msgpack.Ext(
-                    codes.OBJECT, msgspec.msgpack.encode(["builtins.eval", ["RAN.append(1)"]])
+                    Code.OBJECT, msgspec.msgpack.encode(["builtins.eval", ["RAN.append(1)"]])
                 ),
             ]
         ),
@@ -200,7 +200,7 @@ HOSTILE = {
     ),
     "a reference": join(
         msgspec.msgpack.encode([]),
-        msgspec.msgpack.encode([0, msgspec.msgpack.Ext(codes.REF, msgspec.msgpack.encode(1))]),
+        msgspec.msgpack.encode([0, msgspec.msgpack.Ext(Code.REF, msgspec.msgpack.encode(1))]),
         [],
     ),
 }

@@ -14,9 +14,8 @@ import pytest
 import zmq
 
 from reroll import InvalidArgument, ReplayBufferConfig, Server, connect
-from reroll.codec import codes
 from reroll.codec.arrays import UINT8
-from reroll.codec.framing import join
+from reroll.codec.frame import Code, join
 from reroll.remote.protocol import HEAD, Call, ClientMessage, encode_message
 from reroll.remote.values import to_bytes
 from reroll.server import Limits
@@ -56,7 +55,7 @@ def peak_bytes(pid: int) -> int:
 def many_references(num_bytes: int, times: int) -> bytes:
     """Return the arguments of a call in which a list has the same bytes many times."""
     table = msgspec.msgpack.encode([(UINT8, num_bytes)])
-    same = msgspec.msgpack.Ext(codes.BYTES, (0).to_bytes(4, "little"))
+    same = msgspec.msgpack.Ext(Code.BYTES, (0).to_bytes(4, "little"))
     body = msgspec.msgpack.encode([0, {"where": [same] * times}])
     return join(table, body, [bytes(num_bytes)])
 

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Final
 
 from reroll.buffer.read_only import ReadOnlyBuffer
-from reroll.codec.framing import split
+from reroll.codec.frame import split
 from reroll.engine.columns import PLACES
 from reroll.engine.ledger import PUT, Amount, closes
 from reroll.errors import CorruptData, RerollError, UnsupportedFormat
