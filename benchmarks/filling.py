@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from reroll import Table, Unlimited
-from reroll.engine.columns import Columns
 from reroll.engine.ledger import closes
+from reroll.engine.rows import Columns
 from reroll.engine.selectors.selector import Selector, SelectorSpec
 
 

@@ -9,8 +9,16 @@ from reroll.buffer.read_only import ReadOnlyBuffer, open_readonly
 from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.engine.ledger import Amount, Dropped
-from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
-from reroll.engine.rows import Row
+from reroll.engine.limits import (
+    Limiter,
+    MinSize,
+    Queue,
+    SampleToInsertRatio,
+    Stack,
+    StalenessWindow,
+    Unlimited,
+)
+from reroll.engine.query import Row
 from reroll.engine.selectors.specs import (
     Fifo,
     Freshest,
@@ -23,7 +31,6 @@ from reroll.engine.selectors.specs import (
     Stalest,
     Uniform,
 )
-from reroll.engine.window import StalenessWindow
 from reroll.errors import (
     CannotRewind,
     Closed,

@@ -27,10 +27,9 @@ from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.signals import SignalName
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import Dropped
-from reroll.engine.limiters import LIMITERS, Limiter, MinSize, limiter_of, limiter_options
+from reroll.engine.limits import LIMITERS, Limiter, MinSize, StalenessWindow, limiter_of, limiter_options
 from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, selector_spec, spec_options
 from reroll.engine.task import TaskSettings
-from reroll.engine.window import StalenessWindow
 from reroll.errors import InvalidArgument, InvalidConfig
 from reroll.store import open_store
 from reroll.table import Table

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reroll.engine.columns import IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import Amount
-from reroll.engine.limiters import Limiter, MinSize, Queue, Stack, limiter_of
-from reroll.engine.priorities import checked_priority
+from reroll.engine.limits import Limiter, MinSize, Queue, Stack, limiter_of
+from reroll.engine.rows import IntArray
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Freshest, Lifo, Mixture, Stalest, selector_spec
 from reroll.engine.state import restore, state_of
-from reroll.engine.task import TaskSettings
+from reroll.engine.task import TaskSettings, checked_priority
 from reroll.errors import Closed, InvalidArgument, InvalidConfig, UnknownUid
 from reroll.sample import Sample, sample_infos
 from reroll.waiting import Guard, ThreadWaits, deadline_of

@@ -163,7 +163,7 @@ def test_an_unknown_key_is_named():
 
 STUCK = {
     "min_size above capacity": {"capacity": 2, "min_size": 3},
-    "the same items for ever": {"sampler": "fifo", "max_times_sampled": None},
+    "the same items forever": {"sampler": "fifo", "max_times_sampled": None},
     "in a task": {"tasks": {"t": {"capacity": 2, "min_size": 3}}},
     "by inheritance": {"capacity": 2, "tasks": {"t": {"min_size": 3}}},
     "ratio without room": {

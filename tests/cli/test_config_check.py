@@ -57,7 +57,7 @@ def test_as_json(check):
         ("sampler: fifo", "nothing holds producers back"),
         ("{capacity: 8, sampler: fifo, remover: fifo}", "evicted that were never trained"),
         ("{capacity: 8, sampler: prioritized, remover: fifo, max_times_sampled: 2}", "priority_signal"),
-        ("{sampler: fifo, remover: fifo}", "never has anything to evict"),
+        ("{sampler: fifo, remover: fifo}", "never evicts anything"),
         ("{capacity: 8, max_times_sampled: null}", "nothing ever leaves"),
     ],
 )
@@ -70,10 +70,10 @@ def test_waste_is_named(check, text, waste):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{sampler: fifo, max_times_sampled: null}", "the same items for ever"),
+        ("{sampler: fifo, max_times_sampled: null}", "the same items forever"),
         (
             f"{{capacity: 8, max_times_sampled: 4, rate_limiter: {RATIO}}}",
-            "dead-locks as soon as 8 items are there",
+            "deadlock: once 8 items are stored",
         ),
         ("{capacity: 8, tasks: {code: {min_size: 9}}}", "lower min_size"),
         ("capacity: 0", "capacity: Input should be greater than or equal to 1"),

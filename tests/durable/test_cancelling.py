@@ -139,7 +139,7 @@ async def test_a_take_to_roll_again_that_somebody_ends_meanwhile(tmp_path, what)
     after = await checked(buffer)
     statuses = {row.uid: row.status.value for row in after["rows"]}
     assert statuses == ({2: "aborted"} if what == "forget" else {1: "completed", 2: "aborted"})
-    assert buffer._engine.tasks[TASK].rolling == 0
+    assert buffer._engine.tasks[TASK].checked_out == 0
     assert after["ledger"][TASK]["out"].groups == 0
     await buffer.close()
 

@@ -22,7 +22,7 @@ from reroll import (
     WaitTimeout,
     register,
 )
-from reroll.engine.limiters import Window
+from reroll.engine.limits import Window
 
 
 async def test_what_came_home_after_a_crash_is_home_after_the_next_one(tmp_path):
@@ -474,7 +474,7 @@ async def test_a_limiter_that_was_set_and_can_never_proceed_any_more_is_told(tmp
     buffer = fifo(tmp_path / "store", rate_limiter=Queue(2), capacity=9)
     await fill(buffer, 1)
     await buffer.set_rate_limiter(TASK, MinSize(5))
-    with pytest.warns(UserWarning, match=r"goes on with Queue\(size=2\), as configured.*min_size"):
+    with pytest.warns(UserWarning, match=r"continues with Queue\(size=2\), as configured.*min_size"):
         again = crashed(buffer, rate_limiter=Queue(2), capacity=3)
     assert limiter_in(again) == Queue(2)
     await buffer.close()

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from reroll.engine.columns import Columns
+from reroll.engine.rows import Columns
 
 
 class Rows:

@@ -203,15 +203,17 @@ def test_thousands_of_versions_keep_the_ratios_exact(half_life):
             assert world.probabilities()[first:] == pytest.approx(shares, rel=1e-9)
 
 
-def test_the_old_keep_their_ratios_when_the_new_are_gone():
+@pytest.mark.parametrize(("newest", "has_ratios"), [(900, True), (5_000, False)])
+def test_old_rows_stay_when_new_ones_leave(newest, has_ratios):
+    """Within 900 half-lives old rows keep their ratios; beyond, their weights are clamped, and none is ever lost."""
     world = Rows(Prioritized(half_life=1), [{"version": 0}, {"version": 1}, {"version": 3}], seed=8, step=4)
     before = world.probabilities()
     assert before == pytest.approx([1 / 11, 2 / 11, 8 / 11])
-    world.step = 5_001
-    world.add({"version": 5_000})
+    world.step = newest + 1
+    world.add({"version": newest})
     assert world.order(1) == (3,)
     world.remove(3)
-    assert world.probabilities()[:3] == pytest.approx(before)
+    assert world.probabilities()[:3] == pytest.approx(before if has_ratios else [1 / 3] * 3)
 
 
 def test_without_versions_nothing_decays():

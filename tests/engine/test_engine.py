@@ -21,9 +21,10 @@ from reroll import (
     Unlimited,
 )
 from reroll.engine.engine import Engine
-from reroll.engine.ledger import BUCKETS, Amount, Ledger, closes
+from reroll.engine.ledger import BUCKETS, Amount, Ledger, Measure, Spot, closes
+from reroll.engine.rows import LEASED, OUT, RESIDENT, UNCOMMITTED
 from reroll.engine.state import restore, state_of
-from reroll.engine.task import TaskSettings
+from reroll.engine.task import COMPLETED, TaskSettings
 from reroll.errors import WouldBlock
 
 
@@ -374,17 +375,30 @@ def test_the_same_seed_and_calls_give_the_same_draws():
 
 
 def test_a_ledger_closes_and_goes_there_and_back():
-    ledger = Ledger()
-    ledger.put(Amount(3, 30))
-    for bucket in BUCKETS[1:4]:
-        ledger.move("resident", bucket, Amount(1, 10))
+    ledger, here = Ledger(), Spot(COMPLETED, RESIDENT)
+    ledger.enter(here, Measure(3, 30, 0, 0, 300))
+    for place in (OUT, LEASED, UNCOMMITTED):
+        ledger.move(here, Spot(COMPLETED, place), Measure(1, 10, 0, 0, 100))
+    assert closes(ledger.amounts())
+    ledger.leave(Spot(COMPLETED, LEASED), "consumed", Measure(1, 10, 0, 0, 100))
     assert closes(ledger.amounts())
     other = Ledger()
     other.restore(ledger.state())
+    assert not closes(other.amounts()), "rows are counted, not stored"
+    other.recount({Spot(COMPLETED, place): Measure(1, 10, 0, 0, 100) for place in (OUT, UNCOMMITTED)})
     assert other.amounts() == ledger.amounts()
-    ledger.move("resident", "consumed", Amount(1, 0))
+    ledger.leave(here, "consumed", Measure(1))
     assert not closes(ledger.amounts()), "a negative amount is no closed ledger"
     assert list(ledger.amounts()) == ["put", *BUCKETS]
+
+
+def test_missing_rows_are_lost():
+    ledger = Ledger()
+    ledger.enter(Spot(COMPLETED, RESIDENT), Measure(3, 30, 1, 10))
+    ledger.recount({Spot(COMPLETED, RESIDENT): Measure(1, 10)})
+    ledger.count_missing()
+    assert ledger.amounts()["lost"] == Amount(2, 20, 1, 10)
+    assert closes(ledger.amounts())
 
 
 def test_settings_without_capacity_are_unlimited():

@@ -19,7 +19,7 @@ from reroll import (
     Stalest,
     Uniform,
 )
-from reroll.engine.columns import NO_VERSION
+from reroll.engine.rows import NO_VERSION
 from reroll.engine.selectors.specs import SELECTORS, selector_spec, spec_options
 from reroll.testing import SelectorSuite
 

@@ -21,7 +21,7 @@ from reroll import (
     WaitTimeout,
     parse_query,
 )
-from reroll.engine.limiters import limiter_of
+from reroll.engine.limits import limiter_of
 from reroll.query import matches
 from reroll.remote.methods import bind_arguments, to_plain
 from reroll.remote.values import error_to_bytes, to_bytes, to_error, to_value

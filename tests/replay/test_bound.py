@@ -148,7 +148,7 @@ async def test_a_window_takes_its_staleness_from_the_task():
         ({"rate_limiter": {"type": "staleness_window", "batch": 2}}, "neither has its task"),
         (
             {"rate_limiter": StalenessWindow(batch=2, sync_interval=4), "max_staleness": 1},
-            "nobody could start",
+            "never admits a group",
         ),
         ({"max_staleness": -1}, "max_staleness"),
         ({"max_staleness": 1.5}, "max_staleness"),

@@ -270,7 +270,7 @@ async def test_a_nack_over_two_tasks_that_evicts_in_the_other():
         "a": {"max_times_sampled": 1, "remover": "fifo", "sampler": "fifo"},
         "b": {"max_times_sampled": None, "remover": "fifo", "sampler": "uniform"},
     }
-    with pytest.warns(UserWarning, match="never has anything to evict"):
+    with pytest.warns(UserWarning, match="never evicts anything"):
         buffer = ReplayBufferConfig(tasks=tasks, max_bytes=4 * size, seed=1).build()
     for name, n in (("a", 1), ("b", 3)):
         for _ in range(n):

@@ -287,7 +287,9 @@ class Machine(RuleBasedStateMachine):
             task = self.engine.tasks[name]
             assert closes(amounts), (name, amounts)
             assert amounts["resident"].groups == sum(map(len, task.pools))
-            assert amounts["out"].groups <= task.rolling <= amounts["out"].groups + amounts["leased"].groups
+            assert (
+                amounts["out"].groups <= task.checked_out <= amounts["out"].groups + amounts["leased"].groups
+            )
             assert task.reserved == sum(
                 r.left for r in self.buffer._reservations._open.values() if r.task is task
             )
@@ -317,7 +319,7 @@ class Machine(RuleBasedStateMachine):
             can_take = self.engine.available(task, COMPLETED, 1) > 0
             assert can_put or can_take or leased, f"{task.name}: neither put nor take, and nothing is lent"
             if task.settings.window is not None and task.may_start() < 1:
-                parked = task.reserved or task.rolling or len(task.pools[ABORTED])
+                parked = task.reserved or task.checked_out or len(task.pools[ABORTED])
                 has_batch = task.consumed >= task.settings.window.batch
                 assert parked or can_take or leased or has_batch, (
                     f"{task.name}: nobody may start, and nobody can change it"
@@ -359,7 +361,7 @@ class Machine(RuleBasedStateMachine):
         """Return what a failure should tell."""
         tasks = self.engine.tasks.values()
         books = {
-            task.name: (task.counters, task.completed.__len__(), task.reserved, task.rolling)
+            task.name: (task.counters, task.completed.__len__(), task.reserved, task.checked_out)
             for task in tasks
         }
         return [*self.waiting_for("put", "reserve", "take", "sample", "lease")], books

@@ -132,7 +132,7 @@ def test_only_what_was_never_sampled_is_refunded():
     assert table.info[6:9] == (3, 2, 1)
 
 
-@pytest.mark.filterwarnings("ignore:the limiter lets in more:UserWarning")
+@pytest.mark.filterwarnings("ignore:the limiter admits more:UserWarning")
 def test_an_evicted_item_is_not_refunded_so_a_full_table_throttles():
     table = table_with(SampleToInsertRatio(1, 1, (0, 5)), max_size=2)
     assert inserts_that_pass(table) == 5

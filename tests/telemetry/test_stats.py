@@ -10,7 +10,7 @@ import pytest
 
 from reroll import ReplayBufferConfig, Rollout
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.engine.columns import LEASED
+from reroll.engine.rows import LEASED
 from reroll.engine.task import COMPLETED, STATUS_CODE
 from reroll.rollout import Status
 from reroll.telemetry import stats as telemetry_stats

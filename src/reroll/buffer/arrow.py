@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reroll.engine.columns import PLACES, IntArray
 from reroll.engine.engine import Engine
-from reroll.engine.rows import RowSource
+from reroll.engine.query import RowSource
+from reroll.engine.rows import PLACES, IntArray
 from reroll.query import FIELDS, Kind
 from reroll.rollout import read_status
 from reroll.rollout.arrays import as_floats, as_ids, as_mask

@@ -20,12 +20,11 @@ from reroll.buffer.disk import Encoded
 from reroll.buffer.expiring import Thresholds
 from reroll.buffer.patch import Patch
 from reroll.buffer.slicing import ROWS_AT_ONCE, Slicing, slices_of
-from reroll.engine.limiters import Limiter, limiter_of
-from reroll.engine.priorities import checked_priority
-from reroll.engine.rows import still
+from reroll.engine.limits import Limiter, StalenessWindow, limiter_of
+from reroll.engine.query import still_at
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import selector_spec
-from reroll.engine.window import StalenessWindow
+from reroll.engine.task import checked_priority
 from reroll.errors import InvalidArgument, NotStorable, shown
 from reroll.query import Query, Scalar, parse_query
 from reroll.rollout import Status
@@ -88,7 +87,7 @@ class Changing(Slicing):
         for part, uids in slices_of(self._engine, slots, ROWS_AT_ONCE):
             if deleted:
                 await self._pause()
-            deleted += self._groups.delete(part[still(self._engine, part, uids)])
+            deleted += self._groups.delete(part[still_at(self._engine, part, uids)])
             self._waits.wake()
         await self._written()
         return deleted

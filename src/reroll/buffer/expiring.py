@@ -8,8 +8,8 @@ import numpy as np
 from reroll.buffer.group import BOUND
 from reroll.buffer.payloads import Payloads
 from reroll.buffer.put import GroupRules, row_of
-from reroll.engine.columns import LEASED, NO_VERSION, RESIDENT, BoolArray, IntArray
 from reroll.engine.engine import Engine
+from reroll.engine.rows import LEASED, NO_VERSION, RESIDENT, BoolArray, IntArray
 from reroll.engine.task import COMPLETED, EXPIRED, STATUS_CODE, Task
 from reroll.errors import CorruptData
 from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness, write_status
@@ -79,7 +79,7 @@ class Expiring(Payloads):
         drops = not thresholds.retryable and (statuses is None or EXPIRED in wanted)
         for status in wanted:
             if status != EXPIRED:  # emptied rollouts keep the staleness they expired with
-                self.engine.forget_told_staleness(task, status)
+                self.engine.clear_pool_staleness(task, status)
         if self.rules_of(task.name).expire == "group":
             wanted = [status for status in wanted if status != EXPIRED]  # whole groups expire once
         count = 0
@@ -108,9 +108,7 @@ class Expiring(Payloads):
         columns = self.engine.columns
         told = slots[(columns.place[slots] == place) & (columns.status[slots] != EXPIRED)]
         told = told[(columns.version[told] == NO_VERSION) & (columns.staleness[told] != 0)]
-        columns.staleness[told] = 0
-        for task, status, part in self.engine.by_pool(told) if place == RESIDENT else ():
-            task.pools[status].touch(part)
+        self.engine.clear_declared_staleness(told)
 
     def recheck(self, slots: IntArray) -> None:
         """Expire rows that came back, if a refresh or `max_staleness` would have expired them meanwhile."""

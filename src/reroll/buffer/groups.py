@@ -18,11 +18,9 @@ from reroll.buffer.patch import Patch, Undo, patch_members, undo_patch
 from reroll.buffer.put import Decision, GroupRules, Put, look, row_of
 from reroll.buffer.signals import priority_of
 from reroll.codec import decode
-from reroll.engine.columns import LEASED, OUT, RESIDENT, IntArray
-from reroll.engine.engine import Engine
-from reroll.engine.lending import Settled, Steps, acknowledge, use
-from reroll.engine.priorities import checked_priority
-from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task
+from reroll.engine.engine import Engine, LeaseOutcome, Steps
+from reroll.engine.rows import RESIDENT, IntArray
+from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task, checked_priority
 from reroll.errors import CorruptData, InvalidArgument, Superseded
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
@@ -100,7 +98,7 @@ class Groups(HandOuts):
     def may_be_continued(self) -> bool:
         """Whether any group waits to be rolled again, or is rolled again."""
         return any(
-            task.rolling or any(len(task.pools[status]) for status in RETURNING)
+            task.checked_out or any(len(task.pools[status]) for status in RETURNING)
             for task in self.engine.tasks.values()
         )
 
@@ -222,7 +220,7 @@ class Groups(HandOuts):
         """Let groups that are still resident, and were lent with this status for these steps, count a use."""
         slots = self.resident_slots(uids)
         self.count_trained(slots, more=1)
-        self.settle(use(self.engine, slots, status, steps))
+        self.settle(self.engine.acknowledge_late(slots, status, steps))
 
     def held_slots(self, uids: Iterable[int]) -> IntArray:
         """Return where lent groups are, if they still are; somebody else may have consumed them meanwhile."""
@@ -237,7 +235,7 @@ class Groups(HandOuts):
                 told = self.engine.columns.staleness[part].tolist()
                 self.counters.count_trained(task.name, self.groups(part), task.step, uses, told)
 
-    def settle(self, settled: Settled) -> None:
+    def settle(self, settled: LeaseOutcome) -> None:
         """Follow what became of rows whose lease ended."""
         for slot in settled.out.tolist():
             group = self._group(slot)
@@ -306,7 +304,6 @@ class Groups(HandOuts):
             if type(error) is InvalidArgument and len(patches) > 1:
                 raise InvalidArgument(f"group {uid}: {error}") from error
             raise
-        columns = self.engine.columns
         for slot, items, named in ready:
             group, summary = self._group(slot), summarize(items)
             group.learn(summary)
@@ -315,9 +312,7 @@ class Groups(HandOuts):
             changed = {name: row[name] for name in ("num_bytes", "trainable", "reward_mean", "reward_std")}
             if step is not None:
                 changed["patched_at"] = step
-            self.engine.change(slot, changed)
-            if named:
-                columns.tags[slot] = {**columns.tags.get(slot, {}), **named}
+            self.engine.change(slot, changed, named)
 
     def is_newer(self, uid: int, step: int) -> bool:
         """Return whether no patch of this step or a later one has reached a group."""
@@ -338,13 +333,7 @@ class Groups(HandOuts):
 
     def _check_out(self, uid: int) -> None:
         """Let a group be out that waits to be put again: it was leased, or came back from its producer."""
-        columns, slot = self.engine.columns, self._slot_of[uid]
-        one, task = np.array([slot]), list(self.engine.tasks.values())[columns.task[slot]]
-        if columns.place[slot] == LEASED:
-            acknowledge(self.engine, one, {})
-        elif columns.place[slot] == RESIDENT:
-            self.engine.lift(task, int(columns.status[slot]), one, OUT)
-            task.rolling += 1
+        self.engine.check_out(self._slot_of[uid])
         self.out.returned.discard(uid)
 
     def _recognise(
@@ -364,7 +353,7 @@ class Groups(HandOuts):
         found = found or {checkout.uid for checkout in own}
         if uid is not None:
             found.add(uid)
-        elif not found and not checkouts and (self.out.returned or self.engine.task(task_name).rolling):
+        elif not found and not checkouts and (self.out.returned or self.engine.task(task_name).checked_out):
             found = self._unmarked(items, task_name)
         if len(found) > 1:
             raise InvalidArgument(
@@ -440,20 +429,17 @@ class Groups(HandOuts):
 
     def _enter(self, put: Put, decision: Decision) -> tuple[int, int, IntArray]:
         """Let the group be a row; return its uid, its slot, and who had to go: maybe the group itself."""
-        columns = self.engine.columns
+        row, group_id = put.row(decision), put.summary.group_id
         if put.continues is None or not self._waits(put.continues, put.checkout):  # given up: then it is new
             slot, gone = self.engine.insert(
-                put.task, put.row(decision), decision.code, admitted=True, group_id=put.summary.group_id
+                put.task, row, decision.code, admitted=True, group_id=group_id, tags=put.tags
             )
             uid = self.engine.last_uid
         else:
             uid = put.continues
             self._check_out(uid)
             self.out.discard(uid)
-            slot, gone = self.engine.insert_again(self._slot_of[uid], put.row(decision), decision.code)
-        if columns.uid[slot]:
-            if put.summary.group_id is not None:
-                columns.group_id[slot] = put.summary.group_id
-            if put.tags is not None:
-                columns.tags[slot] = put.tags
+            slot, gone = self.engine.insert_again(
+                self._slot_of[uid], row, decision.code, group_id=group_id, tags=put.tags
+            )
         return uid, slot, gone

@@ -9,11 +9,10 @@ import numpy as np
 from reroll.buffer.expiring import Expiring
 from reroll.buffer.group import Group
 from reroll.buffer.handed import Handed
-from reroll.engine.columns import NO_VERSION, OUT, PLACES, UNCOMMITTED, IntArray
-from reroll.engine.lending import lend
-from reroll.engine.rewinding import let_go_of_consumed, let_go_of_oldest, undo_last
+from reroll.engine.rewind import drop_consumed, finalize_oldest_step, undo_use
+from reroll.engine.rows import NO_VERSION, OUT, UNCOMMITTED, IntArray
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, Task
-from reroll.engine.uses import used_of
+from reroll.engine.uses import Use
 from reroll.errors import UncommittedWarning
 from reroll.rollout.checkout import Checkout
 from reroll.sample import sample_infos
@@ -30,7 +29,7 @@ class HandOuts(Expiring):
         handed = self._handed(task, status, slots)
         handed.leaves = len(gone) > 0
         if task.settings.is_durable:  # else nothing comes between this and the caller, and it is never undone
-            handed.used = used_of(0, columns, slots)
+            handed.used = Use.of(0, columns, slots)
             self._note_use(handed, before)
         if status == COMPLETED:
             handed.uses = columns.uses[slots].tolist()
@@ -52,7 +51,7 @@ class HandOuts(Expiring):
         handed.infos = list(sample_infos(drawn.uid.tolist(), drawn, task.name))
         handed.uses = drawn.times_sampled.tolist()
         rows, times = np.unique(drawn.slots, return_counts=True)
-        handed.used = used_of(0, self.engine.columns, rows, times)
+        handed.used = Use.of(0, self.engine.columns, rows, times)
         self._note_use(handed, before)
         handed.again = self._note(task, COMPLETED, drawn.slots)
         self._forget(drawn.gone)
@@ -61,7 +60,7 @@ class HandOuts(Expiring):
 
     def lend(self, task: Task, status: int, n: int) -> Handed:
         """Lend n groups, or all if there are fewer. Raises WouldBlock."""
-        drawn = lend(self.engine, task, status, n)
+        drawn = self.engine.lend(task, status, n)
         handed = self._handed(task, status, drawn.slots)
         handed.again = self._note(task, status, drawn.slots)
         handed.infos = list(sample_infos(drawn.uid.tolist(), drawn, task.name))
@@ -127,7 +126,7 @@ class HandOuts(Expiring):
         slots = self._still_here(handed)
         if status == COMPLETED:
             consumed = np.intersect1d(handed.consumed, slots)
-            undone = undo_last(engine, task, handed.used, consumed, handed.number)
+            undone = undo_use(engine, task, handed.used, consumed, handed.number)
             if undone is None:
                 return
             self._take_up(undone.back)
@@ -140,28 +139,21 @@ class HandOuts(Expiring):
             slots = np.array(mine, np.int64)
             for group in self.groups(slots):
                 self.out.discard(group.uid)
-            task.rolling -= len(slots)
-            engine.lower(task, status, slots, PLACES[OUT])
+            engine.undo_take(task, status, slots)
             self._count_retaken(handed, -1)
         elif len(slots):
-            engine.lower(task, status, slots, PLACES[UNCOMMITTED])
+            gone = engine.undo_take(task, status, slots)
             self._take_up(slots)
-            self._forget(engine.trim_rejected(task))
+            self._forget(gone)
         self.forget_again(handed)
 
     def keep_room(self, handed: Handed) -> int:
         """Keep the room of consumed groups until `free_room`, in case that they come back; return their bytes."""
-        task = handed.task
-        task.unsettled += len(handed.consumed)
-        stays = task.settings.remover is None  # else others are evicted for groups that come back
-        held = int(self.engine.columns.num_bytes[handed.consumed].sum()) if stays else 0
-        task.num_bytes += held
-        return held
+        return handed.task.hold_room(handed.consumed)
 
     def free_room(self, handed: Handed, num_bytes: int) -> None:
         """Give the room of consumed groups free: they are gone, or about to come back."""
-        handed.task.unsettled -= len(handed.consumed)
-        handed.task.num_bytes -= num_bytes
+        handed.task.free_room(len(handed.consumed), num_bytes)
 
     def can_take_back(self, handed: Handed) -> bool:
         """Return whether a hand-out can still be undone: its step was not committed, let go or rewound meanwhile."""
@@ -205,7 +197,7 @@ class HandOuts(Expiring):
             self.count_handed(handed)
 
     def _let_go(self, slots: IntArray) -> None:
-        self._forget(let_go_of_consumed(self.engine, slots))
+        self._forget(drop_consumed(self.engine, slots))
 
     def _still_here(self, handed: Handed) -> IntArray:
         """Return the rows that are still those of what was handed out."""
@@ -225,7 +217,7 @@ class HandOuts(Expiring):
         if not task.settings.max_uncommitted_steps and not task.settings.is_durable:
             return
         self._put_aside(slots)
-        while (released := let_go_of_oldest(self.engine, task)) is not None:
+        while (released := finalize_oldest_step(task)) is not None:
             step, gone = released
             self._forget(gone)
             if not self.warn_once(task.name, "uncommitted"):

@@ -8,9 +8,9 @@ import numpy as np
 
 from reroll.buffer.group import Group
 from reroll.buffer.packed import are_bytes_wanted, show
-from reroll.engine.columns import IntArray
+from reroll.engine.rows import IntArray
 from reroll.engine.task import COMPLETED, Task
-from reroll.engine.uses import Used
+from reroll.engine.uses import Use
 from reroll.rollout.checkout import mark
 from reroll.rollout.staleness import write_staleness
 from reroll.sample import SampleInfo
@@ -32,7 +32,7 @@ class Handed:
     """Whether nobody else has these groups from now on."""
     uses: Sequence[int] = ()
     """Which use of each group this is, if it is one."""
-    used: Used | None = None
+    used: Use | None = None
     """Who was handed out, and how often, if that may still be taken back."""
     consumed: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """The rows that were used up by this, and are kept for now."""

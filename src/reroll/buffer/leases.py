@@ -12,8 +12,7 @@ import numpy as np
 from reroll.buffer.deadlines import Deadlines
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
-from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
-from reroll.engine.lending import acknowledge, give_back
+from reroll.engine.rows import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.errors import InvalidArgument, LeaseExpired
 from reroll.telemetry.stats import OpenLease
@@ -114,7 +113,7 @@ class Leases:
             slots = self._slots(held)
             mine = slots[self._groups.engine.columns.place[slots] != UNCOMMITTED]  # others have their takers
             self._groups.count_trained(slots)
-            self._groups.settle(acknowledge(self._groups.engine, slots, _steps(held, step)))
+            self._groups.settle(self._groups.engine.acknowledge(slots, _steps(held, step)))
             self._groups.consumed(mine)
             return
         held = self._forget_ended(lease)
@@ -159,8 +158,7 @@ class Leases:
             rest = replace(held, lent=[lent for lent in held.lent if lent.uid not in kept])
             held.lent = [lent for lent in held.lent if lent.uid in kept]
             self._changed(lease)
-            self._groups.engine.columns.deliveries[self._slots(rest)] -= 1
-            self._give_back(rest)
+            self._give_back(rest, delivered=False)
 
     def end_overdue(self, now: float) -> bool:
         """End the leases whose time is over; return whether there were any."""
@@ -278,10 +276,10 @@ class Leases:
         if len(self._acked) > _REMEMBERED:
             self._changed(self._acked.popitem(last=False)[0])
 
-    def _give_back(self, held: Held) -> None:
+    def _give_back(self, held: Held, *, delivered: bool = True) -> None:
         slots = self._slots(held)
         self._groups.forget_told(self._refreshed_since(held))
-        settled = give_back(self._groups.engine, slots)
+        settled = self._groups.engine.give_back(slots, delivered=delivered)
         self._groups.settle(settled)
         self._groups.recheck(np.setdiff1d(settled.back, settled.gone))
 

@@ -17,10 +17,9 @@ from reroll.buffer.arguments import (
 )
 from reroll.buffer.handed import Handed
 from reroll.buffer.slicing import GROUPS_AT_ONCE, ROWS_AT_ONCE, Slicing, slices_of
-from reroll.engine.columns import PLACES
 from reroll.engine.ledger import Amount
-from reroll.engine.ordering import parse_order
-from reroll.engine.rows import Row, still
+from reroll.engine.query import Row, parse_order, still_at
+from reroll.engine.rows import PLACES
 from reroll.engine.task import STATUS_CODE
 from reroll.errors import CorruptData, InvalidArgument, UnknownUid
 from reroll.query import parse_query
@@ -118,7 +117,7 @@ class Looking(Slicing):
             rows = gathered.table()
         else:
             for part, uids in slices_of(self._engine, slots, ROWS_AT_ONCE):
-                gathered.gather(part, still(self._engine, part, uids, code))
+                gathered.gather(part, still_at(self._engine, part, uids, code))
                 await self._pause()
             rows = await self._waits.aside(gathered.table)
         if not payloads:

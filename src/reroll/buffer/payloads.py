@@ -8,8 +8,8 @@ import numpy as np
 from reroll.buffer.group import Group
 from reroll.buffer.out import Out
 from reroll.buffer.put import GroupRules
-from reroll.engine.columns import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.engine import Engine
+from reroll.engine.rows import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.task import RETURNING
 from reroll.errors import UnknownUid
 from reroll.telemetry.counters import FlowCounters

@@ -13,7 +13,7 @@ from reroll.buffer.group import Applied
 from reroll.buffer.packed import Packed
 from reroll.buffer.signals import Signal
 from reroll.codec import decode
-from reroll.engine.columns import NO_VERSION
+from reroll.engine.rows import NO_VERSION
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import InvalidArgument
 from reroll.rollout import (

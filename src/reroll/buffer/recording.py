@@ -18,11 +18,11 @@ from reroll.buffer.group import BOUND, Group
 from reroll.buffer.leases import Held
 from reroll.buffer.written import KIND, trusting_nothing
 from reroll.codec import RefReader, count_plain_rollouts, decode, encode
-from reroll.engine.columns import LEASED, PLACES, IntArray
 from reroll.engine.engine import Engine
+from reroll.engine.rows import LEASED, PLACES, IntArray
 from reroll.engine.state import small_state_of
 from reroll.engine.task import STATUSES
-from reroll.engine.uses import Used
+from reroll.engine.uses import Use
 from reroll.errors import CorruptData, NotStorable, UnsupportedFormat
 from reroll.store import COLUMNS, Row
 
@@ -134,7 +134,7 @@ def check_row(group: Group, group_id: Any, tags: Mapping[str, Any] | None, *, al
         raise NotStorable(f"group {group.uid} cannot be written: {error}; it was not stored") from error
 
 
-def write_use(task_name: str, used: Used) -> bytes:
+def write_use(task_name: str, used: Use) -> bytes:
     return msgspec.msgpack.encode([task_name, used.step, *(part.tolist() for part in used[1:])])
 
 
@@ -213,13 +213,13 @@ def _read_rows(rows: Sequence[Row], tasks: Sequence[str], allow_pickle: bool) ->
     return read
 
 
-def _read_uses(facts: Iterable[tuple[Any, bytes]], tasks: Iterable[str]) -> dict[str, dict[int, Used]]:
-    uses: dict[str, dict[int, Used]] = {}
+def _read_uses(facts: Iterable[tuple[Any, bytes]], tasks: Iterable[str]) -> dict[str, dict[int, Use]]:
+    uses: dict[str, dict[int, Use]] = {}
     for number, record in facts:
         if not isinstance(number, int):
             raise CorruptData(f"a use has the number {number!r}")
         task_name, step, parts = written.use(record, tasks)
-        uses.setdefault(task_name, {})[number] = Used(step, *parts)
+        uses.setdefault(task_name, {})[number] = Use(step, *parts)
     return uses
 
 

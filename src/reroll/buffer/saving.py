@@ -14,7 +14,7 @@ from reroll.buffer.references import OBJECT, PutAgain, Whole
 from reroll.buffer.shell import Shell
 from reroll.buffer.snapshot import Snapshot
 from reroll.codec import RefReader
-from reroll.engine.rewinding import check_rewind, commit, rewind
+from reroll.engine.rewind import commit, rewind
 from reroll.errors import Closed, CorruptData, InvalidArgument, NotEmpty
 from reroll.store import Saved, find_saved, open_saved, write_checkpoint
 
@@ -113,7 +113,7 @@ class Saving(Shell):
         done = _told("step", step)
         finished = 0
         for task in self._engine.tasks.values():
-            slots = commit(self._engine, task, done)
+            slots = commit(task, done)
             self._groups.forget_rows(slots)
             finished += len(slots)
         await self._written()
@@ -134,7 +134,7 @@ class Saving(Shell):
         version = max(last, 0)
         checked_choice("newer", newer, ("keep", "expire"))
         for task in self._engine.tasks.values():
-            check_rewind(task, last)
+            task.log.check_rewind(task.name, last)
         self._engine.version = version
         advanced, serving = self._engine.advanced
         self._engine.advanced = (min(advanced, version), None if serving is None else min(serving, version))

@@ -25,8 +25,8 @@ from reroll.buffer.reservations import Reservation, Reservations
 from reroll.buffer.storable import Storable
 from reroll.buffer.written import trusting_nothing
 from reroll.engine.ledger import Dropped
-from reroll.engine.rewinding import bring_home
-from reroll.engine.state import keep_limits, restore, write_off
+from reroll.engine.rewind import return_all
+from reroll.engine.state import rebuild_ledger, restore
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import Closed
 from reroll.store import Store
@@ -127,10 +127,10 @@ class Shell:
         try:
             with trusting_nothing(path):
                 restore(self._engine, memory.engine)
-                home = bring_home(self._engine)
+                home = return_all(self._engine)
                 if memory.leftovers:
-                    write_off(self._engine)
-                evicted = keep_limits(self._engine)  # those of now, which may be lower
+                    rebuild_ledger(self._engine)
+                evicted = self._engine.keep_limits()  # those of now, which may be lower
         except BaseException:
             vars(self._engine).update(before)
             if self._engine.dropped:

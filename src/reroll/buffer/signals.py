@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final, Literal
 
-from reroll.engine.priorities import checked_priority
+from reroll.engine.task import checked_priority
 from reroll.rollout import read_score
 from reroll.rollout.reward import mean_and_std
 

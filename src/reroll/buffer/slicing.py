@@ -5,10 +5,9 @@ from typing import Any, Final
 import numpy as np
 
 from reroll.buffer.shell import Shell
-from reroll.engine.columns import RESIDENT, IntArray
 from reroll.engine.engine import Engine
-from reroll.engine.ordering import order_of, sort_slots
-from reroll.engine.rows import Row, RowSource, find_anywhere, in_place, rows_of, still
+from reroll.engine.query import Row, RowSource, find, order_of, rows_at, rows_of, sort_slots, still_at
+from reroll.engine.rows import RESIDENT, IntArray
 from reroll.query import FIELDS, Kind, Query, cost, mask, only_pool
 
 ROWS_AT_ONCE: Final = 1000
@@ -25,15 +24,15 @@ class Slicing(Shell):
         """Return the slots of the rows that satisfy a query, by uid."""
         size = max(_LEAST_ROWS, _COMPARISONS_AT_ONCE // cost(query))
         if len(self._engine.columns) <= size or only_pool(query) is not None:
-            return find_anywhere(self._engine, query, place)
+            return find(self._engine, query, place)
         found: list[tuple[IntArray, IntArray]] = []
-        for part, uids in slices_of(self._engine, in_place(self._engine, place), size):
-            here = still(self._engine, part, uids, place)
+        for part, uids in slices_of(self._engine, rows_at(self._engine, place), size):
+            here = still_at(self._engine, part, uids, place)
             here[here] = mask(query, RowSource(self._engine, part[here]))
             found.append((part[here], uids[here]))
             await self._pause()
         slots, known = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-        return slots[still(self._engine, slots, known, place)]
+        return slots[still_at(self._engine, slots, known, place)]
 
     async def _sort(self, slots: IntArray, field: str, descending: bool) -> IntArray:
         """Return the slots of resident rows in order of a field."""
@@ -45,7 +44,7 @@ class Slicing(Shell):
             await self._pause()
         order = await self._waits.aside(lambda: np.asarray(order_of(values, descending), np.int64))
         slots, uids = slots[order], uids[order]
-        return slots[still(self._engine, slots, uids)]
+        return slots[still_at(self._engine, slots, uids)]
 
     async def _rows(self, slots: IntArray) -> list[Row]:
         """Return a Row for each slot of a resident row."""
@@ -53,7 +52,7 @@ class Slicing(Shell):
             return rows_of(self._engine, slots)
         rows: list[Row] = []
         for part, uids in slices_of(self._engine, slots, ROWS_AT_ONCE):
-            rows += rows_of(self._engine, part[still(self._engine, part, uids)])
+            rows += rows_of(self._engine, part[still_at(self._engine, part, uids)])
             await self._pause()
         return rows
 

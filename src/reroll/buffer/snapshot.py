@@ -25,7 +25,7 @@ from reroll.buffer.recording import (
 )
 from reroll.buffer.references import OBJECT, Held, References, nothing_is_stored
 from reroll.codec import encode
-from reroll.engine.columns import LEASED, OUT
+from reroll.engine.rows import LEASED, OUT
 from reroll.engine.task import RETURNING
 from reroll.errors import Closed, NotStorable
 from reroll.store import MAX_PAYLOAD_BYTES, Blob, Change, Fact

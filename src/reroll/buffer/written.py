@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from reroll.buffer.group import BOUND, Group, Integer, Whole
 from reroll.buffer.leases import Held
-from reroll.engine.columns import NO_VERSION
-from reroll.engine.ledger import BUCKETS, PUT
+from reroll.engine.ledger import EXITS, PUT
+from reroll.engine.rows import NO_VERSION
 from reroll.engine.state import FORMAT
 from reroll.engine.task import STATUSES
 from reroll.errors import CorruptData, InvalidConfig, StoreError, UnsupportedFormat
@@ -55,7 +55,6 @@ class _Task(TypedDict):
     counters: _Counters
     ledger: dict[str, tuple[Integer, Integer, Integer, Integer]]
     step: Whole | None
-    num_bytes: Integer
     final: Whole | None
     rewound: Whole
     admission: tuple[Whole, Whole, Whole]
@@ -140,7 +139,7 @@ def small_state(blob: bytes) -> dict[str, Any]:
         if len(flow.produced.bits) != _BITS or len(flow.trained.bits) != _BITS:
             raise CorruptData("its histograms are not those of a buffer; restore it from a copy")
     for task in checked["engine"]["tasks"].values():
-        if task["ledger"].keys() != {PUT, *BUCKETS}:
+        if task["ledger"].keys() != {PUT, *EXITS}:
             raise CorruptData("its ledger is not that of a buffer; restore it from a copy")
         for pool in task["pools"]:
             for selector in (pool["sampler"], pool["remover"] or {}):

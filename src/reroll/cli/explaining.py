@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from reroll.cli.ending import in_words
 from reroll.config import ReplayBufferConfig, TaskConfig, read_config
-from reroll.engine.limiters import Limiter
+from reroll.engine.limits import Limiter
 from reroll.engine.selectors.specs import Mixture, Prioritized
 from reroll.errors import InvalidConfig
 from reroll.prepare import PrepareConfig

@@ -1,47 +1,51 @@
-"""The verbs of the engine. See the package's docstring for what it promises."""
+"""The verbs of the engine. The docstring of the package states its guarantees."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from reroll.engine.columns import (
+from reroll.engine import moves
+from reroll.engine.ledger import Dropped, Spot
+from reroll.engine.moves import READY
+from reroll.engine.rows import (
     LEASED,
+    NO_ROWS,
     NO_VERSION,
     OUT,
-    PLACES,
     RESIDENT,
     UNCOMMITTED,
     BoolArray,
+    Columns,
     FloatArray,
     IntArray,
 )
-from reroll.engine.ledger import Amount
-from reroll.engine.moves import NOBODY, Moves
 from reroll.engine.selectors.selector import Picks, Selector
-from reroll.engine.task import (
-    COMPLETED,
-    EXPIRED,
-    REJECTED,
-    RETURNING,
-    STATUSES,
-    Task,
-)
+from reroll.engine.task import COMPLETED, EXPIRED, REJECTED, RETURNING, STATUSES, Task, TaskSettings
+from reroll.engine.uses import Use
 from reroll.errors import InvalidArgument, WouldBlock
+
+_MAX_NAMED: Final = 256
+"""The number of tasks without a group that are remembered."""
+
+Steps = Mapping[str, int | None]
+"""By task: the training step that rows were leased for."""
 
 
 class Inserted(NamedTuple):
-    """What an insert did."""
+    """Result of an insert."""
 
     slot: int
     """The row, unless it is among `gone`."""
     gone: IntArray
-    """Slots of rows that had to go; their payloads can be dropped."""
+    """Slots of rows that had to leave; their payloads can be dropped."""
 
 
 class Drawn(NamedTuple):
-    """What a draw gave: rows with what is known of each, as of this draw."""
+    """Result of a draw: rows, and their metadata at this moment."""
 
     slots: IntArray
     uid: IntArray
@@ -51,20 +55,116 @@ class Drawn(NamedTuple):
     times_sampled: IntArray
     staleness: IntArray
     table_size: int
-    """Rows in the pool before this draw let any of them go."""
+    """Rows in the pool before the draw."""
     gone: IntArray
-    """Slots of rows that this draw used up; their payloads can be dropped once they are handed out."""
+    """Slots of rows that the draw used up; their payloads can be dropped after delivery."""
 
 
-class Engine(Moves):
+class LeaseOutcome(NamedTuple):
+    """What became of leased rows."""
+
+    gone: IntArray
+    """Slots without a row now."""
+    out: IntArray
+    """Rows that are checked out now."""
+    back: IntArray
+    """Rows that are back in their pool."""
+
+
+class Engine:
     """Rows of all tasks, and one seeded generator: the same seed and the same calls give the same picks."""
+
+    def __init__(
+        self,
+        settings_of: Callable[[str], TaskSettings],
+        *,
+        seed: int | None = None,
+        max_bytes: int | None = None,
+        declared: Collection[str] = (),
+    ) -> None:
+        self.settings_of = settings_of
+        self.declared = declared  # tasks that the configuration names
+        self.max_bytes = max_bytes
+        self.columns = Columns()
+        self.columns.salt = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        self.tasks: dict[str, Task] = {}
+        self._named: WeakValueDictionary[str, Task] = WeakValueDictionary()
+        self._recently_named: deque[Task] = deque(maxlen=_MAX_NAMED)
+        self.rng = np.random.Generator(np.random.PCG64(seed))
+        self.advanced: tuple[int, int | None] = (0, None)  # the last `advance`, for tasks that come later
+        self.version: int | None = None
+        """Version of the weights that serve, as of the last `advance` or `rewind`; None before the first."""
+        self.sync_interval = 1
+        """Training steps between two updates of the weights, unless `advance` names a version."""
+        self.last_uid = 0
+        self.uid_shard = (0, 1)
+        """Index of this shard, and number of shards: no two shards give the same uid."""
+        self.last_use = 0  # number of the last use in a log
+        self.last_tick = 0  # of the clock that orders inserts and priority updates
+
+    # --- tasks
+
+    def task(self, name: str) -> Task:
+        """Return the task of this name, created on first use."""
+        return self.tasks.get(name) or self.admit(self.named(name))
+
+    def named(self, name: str) -> Task:
+        """Return the task of this name; a new one is remembered, but becomes part of the engine only by `admit`.
+
+        So a call with a misspelled name leaves no task behind.
+        """
+        found = self.tasks.get(name) or self._named.get(name)
+        if found is None:
+            found = Task(name, -1, self.settings_of(name), self.columns)
+            found.advance(*self.advanced)
+            self._named[name] = found
+            self._recently_named.append(found)
+        return found
+
+    def named_tasks(self) -> list[Task]:
+        """Return the remembered tasks that are not part of the engine."""
+        return list(self._named.values())
+
+    def forget_named(self) -> None:
+        """Forget the remembered tasks: the engine is restored."""
+        self._named.clear()
+        self._recently_named.clear()
+
+    def known_tasks(self) -> list[str]:
+        """Return the names of tasks that have or had groups, or that the configuration names."""
+        return sorted({*self.tasks, *self.declared})
+
+    def admit(self, task: Task) -> Task:
+        """Make a named task part of the engine."""
+        if task.name not in self.tasks:
+            task.code = len(self.tasks)
+            task.advance(*self.advanced)
+            self.tasks[task.name] = task
+            self._named.pop(task.name, None)
+        return self.tasks[task.name]
+
+    # --- reads
+
+    @property
+    def dropped(self) -> list[Dropped] | None:
+        """Groups that left untrained and are not yet reported; None: they are not recorded."""
+        return self.columns.dropped
+
+    @dropped.setter
+    def dropped(self, dropped: list[Dropped] | None) -> None:
+        self.columns.dropped = dropped
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tasks that count against `max_bytes`."""
+        return sum(task.num_bytes for task in self.tasks.values())
 
     def can_insert(self, task: Task, k: int = 1, num_bytes: int = 0) -> bool:
         """Return whether k COMPLETED groups of together `num_bytes` may be inserted now."""
         return task.can_insert(k) and (task.settings.remover is not None or self._fits(num_bytes))
 
     def available(self, task: Task, status: int, n: int) -> int:
-        """Return how many of n groups can be handed out now; a closed limiter looks like an empty pool."""
+        """Return how many of n groups can be delivered now; a closed limiter is like an empty pool."""
         count = min(n, len(task.pools[status]))
         if status != COMPLETED or count <= 0:
             return max(count, 0)
@@ -79,7 +179,7 @@ class Engine(Moves):
         return self.available(task, COMPLETED, n) >= n
 
     def staleness(self, slots: IntArray) -> IntArray:
-        """Return staleness as of the steps of the tasks: derived where there are versions, else as told."""
+        """Return staleness at the steps of the tasks: derived for rows with versions, else as declared."""
         columns = self.columns
         steps = np.array([NO_VERSION if t.step is None else t.step for t in self.tasks.values()], np.int64)
         step, version = steps[columns.task[slots]], columns.version[slots]
@@ -91,16 +191,52 @@ class Engine(Moves):
         return result
 
     def is_ahead(self, slots: IntArray) -> BoolArray:
-        """Return which rows were here at the last rewind of their task: their versions may be of weights that were lost."""
+        """Return which rows were here at the last rewind of their task: their weights may be lost."""
         rewound = np.array([task.rewound for task in self.tasks.values()], np.int64)
         found: BoolArray = self.columns.timestamp[slots] <= rewound[self.columns.task[slots]]
         return found
+
+    def stale(self, task: Task, status: int, threshold: int | None, token_threshold: int | None) -> IntArray:
+        """Return the rows of a pool whose staleness at the task's step reaches a threshold. O(found)."""
+        versions, step = task.pools[status].versions, task.step
+        if versions is None or step is None:
+            return NO_ROWS
+        return versions.stale(*(None if t is None else step - 1 - t for t in (threshold, token_threshold)))
 
     def resident(self) -> IntArray:
         """Return the slots of all rows that are in a pool, by uid. O(rows)."""
         alive = self.columns.alive()
         found: IntArray = alive[self.columns.place[alive] == RESIDENT]
         return found
+
+    def by_pool(self, slots: IntArray) -> list[tuple[Task, int, IntArray]]:
+        """Split slots by task and status, each part in the given order."""
+        if not len(slots):
+            return []
+        tasks, columns = list(self.tasks.values()), self.columns
+        if len(slots) == 1:
+            slot = slots.item()
+            return [(tasks[columns.task.item(slot)], columns.status.item(slot), slots)]
+        pool_of = columns.task[slots].astype(np.int64) * len(STATUSES) + columns.status[slots]
+        first = int(pool_of[0])
+        if (pool_of == first).all():
+            return [(tasks[first // len(STATUSES)], first % len(STATUSES), slots)]
+        return [
+            (tasks[pool // len(STATUSES)], pool % len(STATUSES), slots[pool_of == pool])
+            for pool in np.unique(pool_of).tolist()
+        ]
+
+    def by_spot(self, slots: IntArray) -> list[tuple[Task, Spot, IntArray]]:
+        """Split slots by task, status and place, each part in the given order."""
+        parts = []
+        for task, status, rows in self.by_pool(slots):
+            places = self.columns.place[rows]
+            parts += [
+                (task, Spot(status, place), rows[places == place]) for place in sorted(set(places.tolist()))
+            ]
+        return parts
+
+    # --- inserts
 
     def insert(
         self,
@@ -110,22 +246,60 @@ class Engine(Moves):
         *,
         admitted: bool = False,
         group_id: Any = None,
+        tags: Mapping[str, Any] | None = None,
     ) -> Inserted:
-        """Insert a group; its columns are `values`. COMPLETED ones wait: WouldBlock while limiter or room forbid it.
+        """Insert a group with these column values.
 
-        `admitted` says that it was decided before that this one may enter.
-        Overflow is dealt with in the same step: the remover chooses among the residents and the newcomer.
+        Raises WouldBlock for a COMPLETED group while limiter or room do not allow it, unless it was `admitted` before.
+        If the task overflows, the remover chooses among all rows and the new one, in the same step.
         """
         if status == COMPLETED and not admitted:
             self.check_admission(task, int(values.get("num_bytes", 0)))
-        slot = self._write(task, values, group_id)
-        return Inserted(slot, self._settle(task, status, slot))
+        slot = self._write(task, values)
+        self.describe(slot, group_id, tags)
+        moves.enter(task, slot, status)
+        return Inserted(slot, self._trim(task, status))
+
+    def insert_again(
+        self,
+        slot: int,
+        values: Mapping[str, float],
+        status: int,
+        *,
+        group_id: Any = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> Inserted:
+        """Insert a checked-out group, which was admitted: same uid, one more attempt, last in order of arrival."""
+        columns, task = self.columns, self._task_of(slot)
+        self.last_tick += 1
+        new = {
+            **values,
+            "attempts": columns.attempts.item(slot) + 1,
+            "timestamp": self.last_tick,
+            "touched": self.last_tick,
+            "uses": 0,
+            "patched_at": NO_VERSION,
+        }
+        self.describe(slot, group_id, tags)
+        source = Spot(columns.status.item(slot), OUT)
+        moves.move(task, np.array([slot]), source, Spot(status, RESIDENT), new)
+        return Inserted(slot, self._trim(task, status))
+
+    def replace(self, slot: int, values: Mapping[str, float]) -> int:
+        """Replace a COMPLETED row by a new one, which the limiter counts neither as insert nor as delete; return its slot."""
+        task = self._task_of(slot)
+        counters = task.counters.state()
+        moves.leave(task, np.array([slot]), READY, "deleted")
+        slot = self._write(task, values)
+        moves.enter(task, slot, COMPLETED)
+        task.counters.restore(counters)
+        return slot
 
     def check_admission(self, task: Task, num_bytes: int = 0) -> None:
         """Raise WouldBlock while a COMPLETED group cannot be inserted, InvalidArgument if it never can."""
         self.check_size(num_bytes)
         if not self.can_insert(task, 1, num_bytes):
-            raise WouldBlock(f"task {task.name!r} takes no more groups for now")
+            raise WouldBlock(f"task {task.name!r} accepts no more groups for now")
 
     def check_size(self, num_bytes: int) -> None:
         """Raise InvalidArgument for a group that can never fit."""
@@ -134,109 +308,10 @@ class Engine(Moves):
                 f"a group of {num_bytes} bytes can never fit into max_bytes={self.max_bytes}; raise it"
             )
 
-    def replace(self, slot: int, values: Mapping[str, float]) -> int:
-        """Put a new group in place of one: no insert and no delete for the limiter; return its slot."""
-        task = self._task_of(slot)
-        self.retire(task, COMPLETED, np.array([slot]), "deleted")
-        slot = self._write(task, values)
-        self._join(task, COMPLETED, slot)
-        return slot
-
-    def insert_again(self, slot: int, values: Mapping[str, float], status: int) -> Inserted:
-        """Insert a group that is out, and was admitted: same uid, one more attempt, at the end of the line."""
-        columns, task = self.columns, self._task_of(slot)
-        before = self.amount(np.array([slot]))
-        task.rolling -= 1
-        task.ledger.move("out", "resident", before)
-        tokens = int(values["num_tokens"])
-        if tokens >= before.tokens:
-            task.ledger.put(Amount(0, tokens - before.tokens))
-        else:
-            trained = min(before.trained_tokens, tokens)
-            task.ledger.move(
-                "resident", "deleted", Amount(0, before.tokens - tokens, 0, before.trained_tokens - trained)
-            )
-            columns.trained_tokens[slot] = trained
-        for name, value in values.items():
-            getattr(columns, name)[slot] = value
-        columns.attempts[slot] += 1
-        columns.uses[slot], columns.patched_at[slot] = 0, NO_VERSION  # what comes back is new data
-        columns.place[slot] = RESIDENT
-        columns.timestamp[slot] = columns.touched[slot] = self._next_tick()
-        return Inserted(slot, self._settle(task, status, slot))
-
-    def draw(self, task: Task, n: int, *, replace: bool = False, step: int | None = None) -> Drawn:
-        """Sample n COMPLETED groups (all, if there are fewer) for a training step; those at the use limit leave.
-
-        With `replace` a group may be drawn several times, but never beyond its use limit. Raises WouldBlock while the
-        limiter or the sampler does not allow it.
-        """
-        drawn = self.pick(task, COMPLETED, n, replace=replace)
-        slots, times = drawn.slots, None
-        if replace:
-            slots, times = np.unique(slots, return_counts=True)
-            self.columns.uses[slots] += (times - 1).astype(np.int32)
-            task.counters.samples += int(times.sum()) - len(slots)
-        self.count_use(task, slots)
-        self.note_use(task, slots, step, times)
-        self.mark_trained(task, slots, "resident")
-        times_sampled = self.columns.uses[drawn.slots].astype(np.int64)
-        return drawn._replace(times_sampled=times_sampled, gone=self.let_go_used(task, slots, step))
-
-    def sample(self, task: Task, n: int) -> tuple[IntArray, IntArray]:
-        """Draw without telling what is known of the rows; return their slots, and which of them have no row any more."""
-        slots = self._picks(task, COMPLETED, min(n, len(task.completed))).slots
-        self.count_use(task, slots)
-        self.mark_trained(task, slots, "resident")
-        return slots, self.let_go_used(task, slots, None)
-
-    def let_go_used(self, task: Task, slots: IntArray, step: int | None) -> IntArray:
-        """Follow a new use of resident COMPLETED rows: let those go that have none left.
-
-        Return the slots that have no row any more.
-        """
-        columns, limit = self.columns, task.settings.max_times_sampled
-        if limit is None:
-            task.completed.touch(slots)
-            return NOBODY
-        if limit > 1:
-            used_up = columns.uses[slots] >= limit
-            task.completed.touch(slots[~used_up])
-            slots = slots[used_up]
-        lent = columns.pending[slots] > 0
-        if np.count_nonzero(lent):  # may come back: they wait for their lease to end
-            self.lift(task, COMPLETED, slots[lent], LEASED)
-            task.leased += int(lent.sum())
-            if task.settings.remover is None:
-                task.num_bytes += int(columns.num_bytes[slots[lent]].sum())
-            slots = slots[~lent]
-        return self.use_up(task, slots, step) if len(slots) else slots
-
-    def take(self, task: Task, status: int, n: int, step: int | None = None) -> tuple[IntArray, IntArray]:
-        """Take up to n groups out, in the sampler's order; return their slots, and which of them have no row any more.
-
-        COMPLETED ones are consumed. Those that producers roll again are out, and keep their row. Raises WouldBlock
-        while the limiter or the sampler does not allow it.
-        """
-        slots = self._picks(task, status, min(n, len(task.pools[status]))).slots
-        if status in RETURNING:
-            self.lift(task, status, slots, OUT)
-            task.rolling += len(slots)
-            return slots, NOBODY
-        if status == COMPLETED:
-            self.count_use(task, slots)
-            self.forgo(task, slots)
-            self.note_use(task, slots, step)
-            self.mark_trained(task, slots, "resident")
-            return slots, self.consume(task, slots, step)
-        if task.settings.is_durable:
-            self.lift(task, status, slots, UNCOMMITTED)
-            return slots, NOBODY
-        self.retire(task, status, slots, STATUSES[status].value)
-        return slots, slots
+    # --- deliveries
 
     def pick(self, task: Task, status: int, n: int, *, replace: bool = False) -> Drawn:
-        """Choose n groups, or all if there are fewer, and tell what is known of them; nothing is changed but the dice."""
+        """Choose n groups, or all if there are fewer, and return their metadata; only the generator advances."""
         size = len(task.pools[status])
         picks = self._picks(task, status, n if replace and size else min(n, size), replace=replace)
         columns, slots = self.columns, picks.slots
@@ -249,38 +324,174 @@ class Engine(Moves):
             times_sampled=columns.uses[slots].astype(np.int64),
             staleness=self.staleness(slots),
             table_size=size,
-            gone=NOBODY,
+            gone=NO_ROWS,
         )
 
+    def draw(self, task: Task, n: int, *, replace: bool = False, step: int | None = None) -> Drawn:
+        """Sample n COMPLETED groups (all, if there are fewer) for a training step; groups without a use left leave.
+
+        With `replace` a group may be drawn several times, but never beyond its use limit. Raises WouldBlock while the
+        limiter or the sampler does not allow it.
+        """
+        drawn = self.pick(task, COMPLETED, n, replace=replace)
+        slots, times = np.unique(drawn.slots, return_counts=True) if replace else (drawn.slots, None)
+        moves.count_use(task, slots, times)
+        self._log_use(task, slots, step, times)
+        moves.mark_trained(task, slots, READY)
+        times_sampled = self.columns.uses[drawn.slots].astype(np.int64)
+        return drawn._replace(times_sampled=times_sampled, gone=self._release_used_up(task, slots, step))
+
+    def sample(self, task: Task, n: int) -> tuple[IntArray, IntArray]:
+        """Sample like `draw`, without metadata; return the slots of the rows, and the slots that were freed."""
+        slots = self._picks(task, COMPLETED, min(n, len(task.completed))).slots
+        moves.count_use(task, slots)
+        moves.mark_trained(task, slots, READY)
+        return slots, self._release_used_up(task, slots, None)
+
+    def take(self, task: Task, status: int, n: int, step: int | None = None) -> tuple[IntArray, IntArray]:
+        """Take up to n groups, in the sampler's order; return the slots of the rows, and the slots that were freed.
+
+        COMPLETED groups are consumed. INIT, ABORTED and EXPIRED groups are checked out, and keep their row. Raises
+        WouldBlock while the limiter or the sampler does not allow it.
+        """
+        slots = self._picks(task, status, min(n, len(task.pools[status]))).slots
+        here = Spot(status, RESIDENT)
+        if status in RETURNING:
+            moves.move(task, slots, here, Spot(status, OUT))
+            return slots, NO_ROWS
+        if status == COMPLETED:
+            moves.count_use(task, slots)
+            moves.credit_unused_samples(task, slots)
+            self._log_use(task, slots, step)
+            moves.mark_trained(task, slots, READY)
+            return slots, moves.consume(task, slots, RESIDENT, step)
+        if task.settings.is_durable:
+            moves.move(task, slots, here, Spot(status, UNCOMMITTED))
+            return slots, NO_ROWS
+        moves.leave(task, slots, here, STATUSES[status].value)
+        return slots, slots
+
+    def undo_take(self, task: Task, status: int, slots: IntArray) -> IntArray:
+        """Return taken groups of a status other than COMPLETED to their pool; return the slots of rows that had to leave."""
+        place = OUT if status in RETURNING else UNCOMMITTED
+        moves.move(task, slots, Spot(status, place), Spot(status, RESIDENT))
+        return self._trim(task, status) if len(slots) else NO_ROWS
+
+    # --- leases: a leased COMPLETED group counts a pending use; without a use left it is out of its pool, and no other
+    # delivery sees it. Leased groups of other statuses are always out of their pool.
+
+    def lend(self, task: Task, status: int, n: int) -> Drawn:
+        """Lease n groups, or all if there are fewer. Raises WouldBlock while limiter or sampler do not allow it."""
+        columns = self.columns
+        drawn = self.pick(task, status, n)
+        slots = hidden = drawn.slots
+        columns.pending[slots] += 1
+        columns.deliveries[slots] += 1
+        columns.mark(slots)
+        if status == COMPLETED:
+            moves.count_use(task, slots)
+            hidden = self._used_up(task, slots)
+        moves.move(task, hidden, Spot(status, RESIDENT), Spot(status, LEASED))
+        return drawn._replace(times_sampled=columns.uses[slots].astype(np.int64))
+
+    def acknowledge(self, slots: IntArray, steps: Steps) -> LeaseOutcome:
+        """Make the pending uses of leased rows count: rows without a use left are consumed, or checked out."""
+        columns = self.columns
+        gone, out = [NO_ROWS], [NO_ROWS]
+        columns.pending[slots] -= 1
+        columns.mark(slots)
+        for task, status, rows in self.by_pool(slots):
+            if status == COMPLETED:
+                self._log_use(task, rows, steps.get(task.name))
+                for place in (RESIDENT, LEASED):
+                    moves.mark_trained(task, rows[columns.place[rows] == place], Spot(status, place))
+            done = rows[(columns.place[rows] == LEASED) & (columns.pending[rows] == 0)]
+            if status in RETURNING:
+                moves.move(task, done, Spot(status, LEASED), Spot(status, OUT))
+                out.append(done)
+            elif status == COMPLETED:
+                gone.append(moves.finish_use(task, done, LEASED, steps.get(task.name)))
+            else:
+                moves.leave(task, done, Spot(status, LEASED), STATUSES[status].value)
+                gone.append(done)
+        return LeaseOutcome(np.concatenate(gone), np.concatenate(out), NO_ROWS)
+
+    def acknowledge_late(self, slots: IntArray, leased_as: int, steps: Steps) -> LeaseOutcome:
+        """Count a use of resident rows whose lease, of groups with status `leased_as`, has expired."""
+        gone, out = [NO_ROWS], [NO_ROWS]
+        for task, status, rows in self.by_pool(slots):
+            here = Spot(status, RESIDENT)
+            if status == leased_as and status in RETURNING:
+                moves.move(task, rows, here, Spot(status, OUT))
+                out.append(rows)
+            elif (
+                leased_as == COMPLETED and status != COMPLETED
+            ):  # it expired, and is rolled again all the same
+                moves.mark_trained(task, rows, here)
+            elif status == COMPLETED:
+                moves.count_use(task, rows)
+                self._log_use(task, rows, steps.get(task.name))
+                moves.mark_trained(task, rows, here)
+                gone.append(self._release_used_up(task, rows, steps.get(task.name)))
+        return LeaseOutcome(np.concatenate(gone), np.concatenate(out), NO_ROWS)
+
+    def give_back(self, slots: IntArray, *, delivered: bool = True) -> LeaseOutcome:
+        """Undo the pending uses of leased rows; rows out of their pool return to it, and others may have to leave.
+
+        Without `delivered` the deliveries are undone too.
+        """
+        columns = self.columns
+        gone, back = [NO_ROWS], [NO_ROWS]
+        columns.pending[slots] -= 1
+        if not delivered:
+            columns.deliveries[slots] -= 1
+        columns.mark(slots)
+        pools = self.by_pool(slots)
+        for task, status, rows in pools:
+            if status == COMPLETED:
+                moves.undo_use(task, rows, np.ones(len(rows), np.int64))
+            hidden = rows[columns.place[rows] == LEASED]
+            moves.move(task, hidden, Spot(status, LEASED), Spot(status, RESIDENT))
+            back.append(hidden)
+        gone += [self._trim(task, status) for task, status, _ in pools]  # after all rows are back
+        return LeaseOutcome(np.concatenate(gone), NO_ROWS, np.concatenate(back))
+
+    def check_out(self, slot: int) -> None:
+        """Check out a group that its producer puts again, and that is leased or returned to its pool."""
+        place, slots = self.columns.place.item(slot), np.array([slot])
+        if place == LEASED:
+            self.acknowledge(slots, {})
+        elif place == RESIDENT:
+            status = self.columns.status.item(slot)
+            moves.move(self._task_of(slot), slots, Spot(status, RESIDENT), Spot(status, OUT))
+
+    # --- changes
+
     def delete(self, slots: IntArray) -> None:
-        """Delete resident rows, and rows that are out; one never sampled is refunded to its limiter."""
-        out = self.columns.place[slots] == OUT
-        for task, status, part in self.by_pool(slots[~out]):
-            self.refund(task, status, part)
-            self.retire(task, status, part, "deleted")
-        for task, _, part in self.by_pool(slots[out]):
-            task.rolling -= len(part)
-            self.leave(task, part, "out", "deleted")
+        """Delete resident and checked-out rows; the limiter counts a row that was never sampled as never inserted."""
+        for task, spot, rows in self.by_spot(slots):
+            moves.leave(task, rows, spot, "deleted")
 
     def lose(self, slots: IntArray) -> None:
-        """Give up rows whose data are damaged, wherever they are."""
-        columns = self.columns
-        for task, status, rows in self.by_pool(slots):
-            inside = columns.place[rows] == RESIDENT
-            self.refund(task, status, rows[inside])
-            self.retire(task, status, rows[inside], "lost")
-            for place in (OUT, LEASED, UNCOMMITTED):
-                part = rows[~inside][columns.place[rows[~inside]] == place]
-                if place == UNCOMMITTED:
-                    task.log.unkeep(part)
-                elif status == COMPLETED:
-                    task.leased -= len(part)
-                    task.counters.deletes += len(part)
-                elif status in RETURNING:
-                    task.rolling -= len(part)
-                if place == LEASED and task.settings.remover is None and status not in REJECTED:
-                    task.num_bytes -= int(columns.num_bytes[part].sum())
-                self.leave(task, part, PLACES[place], "lost")
+        """Delete rows whose data are damaged, at any place."""
+        for task, spot, rows in self.by_spot(slots):
+            if spot.place == UNCOMMITTED:
+                task.log.unkeep(rows)
+            moves.leave(task, rows, spot, "lost")
+
+    def drop(self, task: Task, status: int, slots: IntArray) -> None:
+        """Delete rows of a pool as too stale."""
+        moves.leave(task, slots, Spot(status, RESIDENT), "expired")
+
+    def expire(self, task: Task, status: int, slots: IntArray, values: Mapping[str, IntArray]) -> None:
+        """Move rows of a pool to EXPIRED and change their columns; removed tokens count as expired.
+
+        Uid and timestamp stay, so the order does not change.
+        """
+        leased = slots[self.columns.pending[slots] > 0]
+        moves.mark_trained(task, leased, Spot(status, RESIDENT))  # a trainer trains on them
+        self.columns.pending[leased] = 0  # they return as new data
+        moves.move(task, slots, Spot(status, RESIDENT), Spot(EXPIRED, RESIDENT), values, bucket="expired")
 
     def reset(self) -> None:
         """Delete everything; limiters start anew, the ledger does not."""
@@ -288,57 +499,138 @@ class Engine(Moves):
         for task in self.tasks.values():
             task.counters = type(task.counters)()
 
+    def change(self, slot: int, values: Mapping[str, float], tags: Mapping[str, Any] | None = None) -> None:
+        """Write columns of a row whose payload changed, and add tags."""
+        spot = Spot(self.columns.status.item(slot), self.columns.place.item(slot))
+        moves.move(self._task_of(slot), np.array([slot]), spot, spot, values)
+        if tags:
+            self.describe(slot, tags={**self.columns.tags.get(slot, {}), **tags})
+
+    def describe(self, slot: int, group_id: Any = None, tags: Mapping[str, Any] | None = None) -> None:
+        """Set group id and tags of a row, if given."""
+        if group_id is not None:
+            self.columns.group_id[slot] = group_id
+        if tags is not None:
+            self.columns.tags[slot] = tags
+
     def set_priorities(self, slots: IntArray, priorities: FloatArray) -> None:
-        """Set the priorities, already checked, of resident rows that may be of several tasks."""
+        """Set the priorities, already checked, of resident rows of any tasks."""
         self.columns.priority[slots] = priorities
         self.columns.touched[slots] = self.last_tick + 1 + np.arange(len(slots))
         self.last_tick += len(slots)
         for task, status, part in self.by_pool(slots):
             task.pools[status].touch(part)
 
-    def forget_told_staleness(self, task: Task, status: int) -> None:
-        """Let the staleness of rows without versions be 0 from now on. O(rows put since the last call)."""
-        pool = task.pools[status]
-        if pool.ages is not None and len(told := pool.ages.forget_told()):
-            self.columns.staleness[told] = 0
-            pool.touch(told)
+    def clear_pool_staleness(self, task: Task, status: int) -> None:
+        """Set the staleness of a pool's rows without versions to 0. O(rows that were put since the last call)."""
+        versions = task.pools[status].versions
+        if versions is not None:
+            self.clear_declared_staleness(versions.pop_declared())
 
-    def stale(self, task: Task, status: int, threshold: int | None, token_threshold: int | None) -> IntArray:
-        """Return the rows of a pool whose staleness, as of the task's step, reaches a threshold. O(found)."""
-        ages, step = task.pools[status].ages, task.step
-        if ages is None or step is None:
-            return NOBODY
-        return ages.stale(*(None if t is None else step - 1 - t for t in (threshold, token_threshold)))
+    def clear_declared_staleness(self, slots: IntArray) -> None:
+        """Set the declared staleness of rows without versions to 0."""
+        self.columns.staleness[slots] = 0
+        self.columns.mark(slots)
+        for task, status, rows in self.by_pool(slots[self.columns.place[slots] == RESIDENT]):
+            task.pools[status].touch(rows)
 
-    def expire(self, task: Task, status: int, slots: IntArray, values: Mapping[str, IntArray]) -> None:
-        """Move rows of a pool to EXPIRED and change their columns; tokens that are gone move to `expired` in the ledger.
+    def keep_limits(self) -> IntArray:
+        """Evict rows beyond the current limits of all tasks; return their slots."""
+        gone = [NO_ROWS]
+        for task in self.tasks.values():
+            gone += [self.evict_overflow(task), self._trim_rejected(task)]
+        return np.concatenate(gone)
 
-        Uid and timestamp stay, so order does not change.
-        """
-        columns = self.columns
-        task.pools[status].remove(slots)
-        if status != EXPIRED:
-            self.refund(task, status, slots)
-        held = slots[columns.pending[slots] > 0]
-        if len(held):  # a trainer works on them; what comes back will be new data
-            self.mark_trained(task, held, "resident")
-            columns.pending[held] = 0
-        before = self.amount(slots)
-        for name, column in values.items():
-            getattr(columns, name)[slots] = column
-        columns.trained_tokens[slots] = np.minimum(columns.trained_tokens[slots], columns.num_tokens[slots])
-        task.ledger.move("resident", "expired", before.minus(self.amount(slots)))
-        columns.status[slots] = EXPIRED
-        task.pools[EXPIRED].add(slots)
+    def evict_overflow(self, task: Task) -> IntArray:
+        """Evict COMPLETED rows beyond the capacity of a task, and beyond `max_bytes`; return their slots."""
+        gone: list[IntArray] = []
+        capacity = task.settings.capacity
+        if task.settings.remover is not None:
+            while capacity is not None and len(task.completed) > capacity:
+                gone.append(self._evict_one(task))
+        while not self._fits(0) and (
+            others := [t for t in self.tasks.values() if t.settings.remover is not None and len(t.completed)]
+        ):
+            # The task with the most bytes evicts, so that a fast task cannot starve a slow one.
+            gone.append(self._evict_one(max(others, key=lambda other: other.num_bytes)))
+        if len(gone) == 1:
+            return gone[0]
+        return np.concatenate(gone) if gone else NO_ROWS
 
-    def drop(self, task: Task, status: int, slots: IntArray) -> None:
-        """Drop rows of a pool as too stale."""
-        self.refund(task, status, slots)
-        self.retire(task, status, slots, "expired")
+    # --- inside
+
+    def _task_of(self, slot: int) -> Task:
+        return list(self.tasks.values())[self.columns.task.item(slot)]
+
+    def _fits(self, num_bytes: int) -> bool:
+        return self.max_bytes is None or self.num_bytes + num_bytes <= self.max_bytes
+
+    def _write(self, task: Task, values: Mapping[str, float]) -> int:
+        """Write a new row, which has not entered a pool yet."""
+        tick = self.last_tick + 1
+        shard, shards = self.uid_shard
+        uid = self.last_uid + 1 + (shard - self.last_uid) % shards
+        own = {"uid": uid, "timestamp": tick, "touched": tick, "task": task.code}
+        slot = self.columns.allocate({**values, **own})
+        self.last_uid, self.last_tick = uid, tick
+        return slot
+
+    def _trim(self, task: Task, status: int) -> IntArray:
+        """Evict rows that a new or returned row of this status displaces; return their slots."""
+        if status == COMPLETED:
+            return self.evict_overflow(task)
+        return self._trim_rejected(task) if status in REJECTED else NO_ROWS
+
+    def _evict_one(self, task: Task) -> IntArray:
+        slots = task.completed.evictee(self.rng, task.step)
+        moves.leave(task, slots, READY, "evicted")
+        return slots
+
+    def _trim_rejected(self, task: Task) -> IntArray:
+        """Delete the oldest rejected rows beyond their capacity; return their slots."""
+        pools = {status: task.pools[status] for status in REJECTED}
+        gone: list[IntArray] = []
+        while sum(map(len, pools.values())) > task.settings.rejected_capacity:
+            oldest = {
+                status: pool.sampler.pick(1, self.rng).slots for status, pool in pools.items() if len(pool)
+            }
+            status = min(oldest, key=lambda status: self.columns.timestamp[oldest[status][0]])
+            moves.leave(task, oldest[status], Spot(status, RESIDENT), STATUSES[status].value)
+            gone.append(oldest[status])
+        return np.concatenate(gone) if gone else NO_ROWS
+
+    def _log_use(self, task: Task, slots: IntArray, step: int | None, times: IntArray | None = None) -> None:
+        """Log that a training step used rows, while the use may be undone."""
+        if step is None or not len(slots):
+            return
+        if task.settings.max_uncommitted_steps:
+            self.last_use += 1
+            task.log.add(self.last_use, Use.of(step, self.columns, slots, times))
+        else:
+            task.log.finish(step)
+
+    def _used_up(self, task: Task, slots: IntArray) -> IntArray:
+        """Return the resident COMPLETED rows without a use left; update the others in their pool."""
+        limit = task.settings.max_times_sampled
+        if limit == 1:
+            return slots
+        used_up = np.zeros(len(slots), np.bool_) if limit is None else self.columns.uses[slots] >= limit
+        if len(staying := slots[~used_up]):
+            task.completed.touch(staying)
+        return slots[used_up]
+
+    def _release_used_up(self, task: Task, slots: IntArray, step: int | None) -> IntArray:
+        """Consume the resident COMPLETED rows without a use left; return the slots that were freed."""
+        slots = self._used_up(task, slots)
+        is_leased = self.columns.pending[slots] > 0
+        if np.count_nonzero(is_leased):  # they may return: they wait until their lease ends
+            moves.move(task, slots[is_leased], READY, Spot(COMPLETED, LEASED))
+            slots = slots[~is_leased]
+        return moves.finish_use(task, slots, RESIDENT, step) if len(slots) else slots
 
     def _picks(self, task: Task, status: int, n: int, *, replace: bool = False) -> Picks:
         if status == COMPLETED and not task.can_sample(n):
-            raise WouldBlock(f"task {task.name!r} gives no {n} groups for now")
+            raise WouldBlock(f"the limiter of task {task.name!r} allows no sample of {n} groups for now")
         sampler, limit = task.pools[status].sampler, task.settings.max_times_sampled
         if not replace or limit is None:
             return sampler.pick(n, self.rng, step=task.step, replace=replace)
@@ -362,7 +654,7 @@ class Engine(Moves):
                     exhausted.add(slot)
             parts.append(Picks(picks.slots[kept], picks.probability[kept], picks.log_importance[kept]))
             missing -= len(kept)
-            if missing:  # draw the rest from those that have uses left
+            if missing:  # draw the rest from rows that have uses left
                 away += sorted(exhausted)
                 sampler.remove(np.array(sorted(exhausted), np.int64))
         sampler.add(np.array(away, np.int64))

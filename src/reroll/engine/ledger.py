@@ -1,26 +1,30 @@
-"""Where every group and every token is, or how it left: `put` equals the sum of all other buckets, always."""
+"""Where every group and every token is, or how it left: `put` equals the sum of all other buckets, always.
 
-from collections.abc import Mapping
+`put` and the exits are stored. The places are counted from the rows: `moves` updates the counts with each change of a
+row's status or place, and `recount` derives them from the columns.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from reroll.rollout.status import Status
+
 PUT: Final = "put"
-BUCKETS: Final = (
-    "resident",  # in a pool
-    "out",  # taken by a producer that rolls it again
-    "leased",  # handed to a trainer that has not acknowledged it
-    "uncommitted",  # consumed after the trainer's last checkpoint
+_PLACES: Final = ("resident", "out", "leased", "uncommitted")
+EXITS: Final = (
     "consumed",  # by its last use
-    "expired",  # dropped as too stale, or wiped to be rolled again
+    "expired",  # dropped as too stale, or emptied to be rolled again
     "evicted",  # by the remover
     "filtered",
     "failed",
     "deleted",
-    "lost",  # with a shard that could not be recovered
+    "lost",  # with a shard that could not be recovered, or damaged
 )
+BUCKETS: Final = (*_PLACES, *EXITS)
 
 
 class Amount(NamedTuple):
-    """Groups and tokens, and how much of them was trained at least once."""
+    """Groups and tokens, and how many of them were trained at least once."""
 
     groups: int = 0
     tokens: int = 0
@@ -34,6 +38,16 @@ class Amount(NamedTuple):
         return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2], self[3] - other[3])
 
 
+class Measure(NamedTuple):
+    """What the ledger counts of some rows."""
+
+    groups: int = 0
+    tokens: int = 0
+    trained_groups: int = 0
+    trained_tokens: int = 0
+    num_bytes: int = 0
+
+
 class Dropped(NamedTuple):
     """A group that left the buffer before it was trained."""
 
@@ -41,34 +55,104 @@ class Dropped(NamedTuple):
     task_name: str
     group_id: Any
     reason: str
-    """The ledger bucket that the group moved to: expired, evicted, deleted, failed, filtered or lost."""
+    """The ledger bucket of the group: expired, evicted, deleted, failed, filtered or lost."""
+
+
+class Spot(NamedTuple):
+    """Status and place of a row: index into the statuses, and into the places."""
+
+    status: int
+    place: int
 
 
 class Ledger:
-    """One task's books. Every verb keeps them closed."""
+    """The counts of one task: rows by status and place, and exits. Only `moves` and `state` change it."""
 
     def __init__(self) -> None:
-        self._amounts = dict.fromkeys((PUT, *BUCKETS), Amount())
+        # Each count is a list with the fields of Measure.
+        self._put = _nothing()
+        self._exits = {name: _nothing() for name in EXITS}
+        self._rows = [[_nothing() for _ in Status] for _ in _PLACES]  # by place, by status
 
-    def put(self, amount: Amount, bucket: str = "resident") -> None:
-        """Enter something new, which is in a bucket now."""
-        for name in (PUT, bucket):
-            self._amounts[name] = self._amounts[name].plus(amount)
+    def groups(self, status: int, place: int) -> int:
+        """Return how many groups have this status and place."""
+        return self._rows[place][status][0]
 
-    def move(self, source: str, target: str, amount: Amount) -> None:
-        """Move between buckets."""
-        self._amounts[source] = self._amounts[source].minus(amount)
-        self._amounts[target] = self._amounts[target].plus(amount)
+    def num_bytes(self, status: int, place: int) -> int:
+        """Return the bytes of the groups with this status and place."""
+        return self._rows[place][status][4]
+
+    def enter(self, spot: Spot, rows: Measure) -> None:
+        """Count new rows."""
+        _add(self._put, rows)
+        _add(self._rows[spot.place][spot.status], rows)
+
+    def move(self, source: Spot, target: Spot, rows: Measure) -> None:
+        """Count rows at another status and place."""
+        _add(self._rows[source.place][source.status], rows, -1)
+        _add(self._rows[target.place][target.status], rows)
+
+    def leave(self, spot: Spot, bucket: str, rows: Measure) -> None:
+        """Count rows as gone."""
+        _add(self._rows[spot.place][spot.status], rows, -1)
+        _add(self._exits[bucket], rows)
+
+    def change(self, spot: Spot, before: Measure, after: Measure, bucket: str) -> None:
+        """Count rows whose columns changed: added tokens were put, removed tokens left to `bucket`."""
+        here = self._rows[spot.place][spot.status]
+        _add(here, before, -1)
+        _add(here, after)
+        grows = after.tokens >= before.tokens
+        _add(self._put if grows else self._exits[bucket], after, 1 if grows else -1)
+        _add(self._put if grows else self._exits[bucket], before, -1 if grows else 1)
+
+    def train(self, spot: Spot, groups: int, tokens: int) -> None:
+        """Count rows as trained; negative numbers undo it."""
+        trained = Measure(trained_groups=groups, trained_tokens=tokens)
+        _add(self._put, trained)
+        _add(self._rows[spot.place][spot.status], trained)
 
     def amounts(self) -> dict[str, Amount]:
-        """Return all buckets, `put` first."""
-        return dict(self._amounts)
+        """Return all buckets, `put` first. O(1)."""
+        sums = [[sum(counts) for counts in zip(*rows, strict=True)] for rows in self._rows]
+        places = {name: Amount(*counts[:4]) for name, counts in zip(_PLACES, sums, strict=True)}
+        exits = {name: Amount(*counts[:4]) for name, counts in self._exits.items()}
+        return {PUT: Amount(*self._put[:4]), **places, **exits}
+
+    def count_missing(self) -> None:
+        """Count groups and tokens that were put, and are neither here nor left, as lost."""
+        amounts = self.amounts()
+        _add(self._exits["lost"], Measure(*amounts.pop(PUT)))
+        for amount in amounts.values():
+            _add(self._exits["lost"], Measure(*amount), -1)
 
     def state(self) -> dict[str, list[int]]:
-        return {name: list(amount) for name, amount in self._amounts.items()}
+        return {PUT: self._put[:4], **{name: counts[:4] for name, counts in self._exits.items()}}
 
-    def restore(self, state: Mapping[str, list[int]]) -> None:
-        self._amounts = {name: Amount(*state[name]) for name in (PUT, *BUCKETS)}
+    def restore(self, state: Mapping[str, Iterable[int]]) -> None:
+        """Restore `put` and the exits."""
+        self._put = [*state[PUT], 0]
+        self._exits = {name: [*state[name], 0] for name in EXITS}
+
+    def recount(self, rows: Mapping[Spot, Measure]) -> None:
+        """Replace the counts of the places."""
+        self._rows = [
+            [list(rows.get(Spot(status, place), Measure())) for status in range(len(Status))]
+            for place in range(len(_PLACES))
+        ]
+
+
+def _nothing() -> list[int]:
+    return [0, 0, 0, 0, 0]
+
+
+def _add(counts: list[int], rows: Measure, sign: int = 1) -> None:
+    groups, tokens, trained_groups, trained_tokens, num_bytes = rows
+    counts[0] += sign * groups
+    counts[1] += sign * tokens
+    counts[2] += sign * trained_groups
+    counts[3] += sign * trained_tokens
+    counts[4] += sign * num_bytes
 
 
 def closes(amounts: Mapping[str, Amount]) -> bool:

@@ -1,4 +1,4 @@
-"""What belongs to all pools of one task: settings, limiter, counters, ledger, training step."""
+"""A task: its settings, one pool per status, limiter counters, ledger and training step."""
 
 import math
 import sys
@@ -7,20 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final, Literal
 
-import numpy as np
-
-from reroll.engine.ages import Ages
-from reroll.engine.columns import LEASED, NO_VERSION, RESIDENT, UNCOMMITTED, Columns
-from reroll.engine.ledger import Ledger
-from reroll.engine.limiters import Counters, Limiter, Unlimited, known_options, limiter_of
-from reroll.engine.pool import Pool
-from reroll.engine.proceeds import check_proceeds
+from reroll.engine.ledger import Ledger, Spot
+from reroll.engine.limits import (
+    Counters,
+    Limiter,
+    StalenessWindow,
+    Unlimited,
+    check_for_deadlock,
+    known_options,
+    limiter_of,
+)
+from reroll.engine.pool import Pool, VersionIndex
+from reroll.engine.rows import LEASED, NO_VERSION, OUT, PLACES, RESIDENT, UNCOMMITTED, Columns, IntArray
 from reroll.engine.selectors.ordered import Ordered
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Stalest, Uniform, known_spec_options, selector_spec
-from reroll.engine.uses import Used, UseLog
-from reroll.engine.window import StalenessWindow
-from reroll.errors import InvalidConfig
+from reroll.engine.uses import Use, UseLog
+from reroll.errors import InvalidConfig, InvalidPriority, shown
+from reroll.rollout.foreign import read_number
 from reroll.rollout.status import Status
 
 STATUSES: Final = tuple(Status)
@@ -29,15 +33,17 @@ STATUS_CODE: Final = {status: code for code, status in enumerate(STATUSES)}
 COMPLETED: Final = STATUS_CODE[Status.COMPLETED]
 EXPIRED: Final = STATUS_CODE[Status.EXPIRED]
 EXPIRABLE: Final = tuple(STATUS_CODE[s] for s in (Status.COMPLETED, Status.ABORTED, Status.EXPIRED))
-"""Groups of these may expire; EXPIRED ones again where single members do."""
+"""Statuses whose groups may expire; EXPIRED groups again if single members expire."""
 RETURNING: Final = tuple(STATUS_CODE[s] for s in (Status.INIT, Status.ABORTED, Status.EXPIRED))
-"""Groups of these are taken by producers, which put them again."""
+"""Statuses whose groups producers check out and put again."""
 REJECTED: Final = tuple(STATUS_CODE[s] for s in (Status.FAILED, Status.FILTERED))
+_COUNTED: Final = tuple(code for code in range(len(STATUSES)) if code not in REJECTED)
+"""Statuses whose bytes count against `max_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """How one task keeps its groups. Raises InvalidConfig for what can never proceed."""
+    """The settings of one task. Raises InvalidConfig if producers or trainers would wait forever."""
 
     capacity: int | None = None
     sampler: SelectorSpec = field(default_factory=Uniform)
@@ -46,13 +52,13 @@ class TaskSettings:
     limiter: Limiter = field(default_factory=Unlimited)
     window: StalenessWindow | None = None
     max_uncommitted_steps: int = 0
-    """For how many training steps groups that they consumed are kept, until the trainer commits; 0: not at all."""
+    """Training steps whose consumed groups are kept until the trainer commits; 0: none."""
     is_durable: bool = False
-    """Whether rows are written down: then consumed ones are kept until that is done."""
+    """Whether rows are stored; then consumed rows are kept until the store has written it."""
     rejected_capacity: int = 1024
-    """How many FAILED and FILTERED groups are kept to be looked at."""
+    """The number of FAILED and FILTERED groups that are kept."""
     expires: bool = False
-    """Whether groups have versions and may expire; a table's items do not."""
+    """Whether groups have versions and may expire; the items of a table do not."""
     initial_priority: float | Literal["max"] = 1.0
     """The priority of a group that is put without one; "max": the largest of the task's COMPLETED groups."""
 
@@ -61,28 +67,18 @@ class TaskSettings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InvalidConfig(f"{name} must be a whole number of at least 1, or None, not {value!r}")
-        check_proceeds(
-            capacity=self.capacity,
-            sampler=self.sampler,
-            remover=self.remover,
-            max_times_sampled=self.max_times_sampled,
-            limiter=self.limiter,
-        )
-        if self.window is not None and self.limiter.window.min_size > self.window.least_left:
+        self._check(self.capacity, self.remover)
+        if self.window is None:
+            return
+        if self.limiter.window.min_size > self.window.least_left:
             raise InvalidConfig(
-                f"this dead-locks when a trainer has taken a part of its batch: {self.window} may leave only "
-                f"{self.window.least_left} groups there, and {self.limiter} lets nobody take fewer than "
-                f"{self.limiter.window.min_size}; set min_size to 1, a batch is waited for as a whole anyway"
+                f"deadlock: when a trainer has taken a part of its batch, {self.window} may leave only "
+                f"{self.window.least_left} groups, but {self.limiter} allows no sample below "
+                f"{self.limiter.window.min_size} groups; set min_size to 1, since a batch is delivered as a whole"
             )
-        if self.window is not None and self.remover is None:
-            check_proceeds(  # no more than the window lets be under way can ever be there
-                capacity=self.window.largest,
-                sampler=self.sampler,
-                remover=None,
-                max_times_sampled=self.max_times_sampled,
-                limiter=self.limiter,
-            )
-        if self.window is not None and not isinstance(self.sampler, Fifo | Stalest):
+        if self.remover is None:
+            self._check(self.window.largest, None)  # the window admits no more groups than this
+        if not isinstance(self.sampler, Fifo | Stalest):
             warnings.warn(
                 f"with a {self.sampler.type} sampler a group may wait longer than the staleness window allows, and "
                 "expire; Fifo() and Stalest() train in order",
@@ -90,71 +86,110 @@ class TaskSettings:
                 stacklevel=2,
             )
 
+    def _check(self, capacity: int | None, remover: SelectorSpec | None) -> None:
+        check_for_deadlock(
+            capacity=capacity,
+            sampler=self.sampler,
+            remover=remover,
+            max_times_sampled=self.max_times_sampled,
+            limiter=self.limiter,
+        )
+
     @property
     def largest_sample(self) -> float:
-        """No call can ever sample more than this at once, as far as the limiter goes."""
+        """The most samples that the limiter can ever allow in one call."""
         if self.max_times_sampled is not None and self.max_times_sampled < self.limiter.window.spi:
-            return math.inf  # the ratio is never reached, so what may be sampled piles up
+            return math.inf  # the ratio is never reached, so the allowed samples accumulate
         return self.limiter.window.largest_sample
 
     @property
     def largest(self) -> float:
-        """No more than this can ever be handed out at once, as far as the limiter goes."""
+        """The most groups that the limiter can ever allow in one delivery."""
         return min(self.largest_sample, self.largest_batch)
 
     @property
     def due_samples(self) -> float:
-        """How often a group is sampled before it has given what the limiter expects of it, or what it may give."""
+        """The number of samples that the limiter expects of a group, or that the group may give."""
         uses = math.inf if self.max_times_sampled is None else self.max_times_sampled
         return min(self.limiter.window.spi, uses)
 
     @property
     def largest_batch(self) -> float:
-        """No more than this is sure to be there at once, as far as the limiter goes."""
+        """The most groups that are certain to be available together, as far as the limiter goes."""
         spi, min_size, _, max_diff = self.limiter.window
         if max_diff == math.inf:
             return math.inf
         if spi > 1 and (self.remover is not None or self.due_samples < spi):
-            return min_size  # samples that evicted or used-up groups owe never come, so the ratio is never reached
+            return min_size  # evicted or used-up groups never give all samples, so the ratio is never reached
         return max(min_size, max_diff // spi)
 
 
 class Task:
-    """One task: a pool per status, and the books over all of them."""
+    """One task. `moves` changes its pools, ledger and counters together."""
 
     def __init__(self, name: str, code: int, settings: TaskSettings, columns: Columns) -> None:
         self.name = name
         self.code = code
         self.settings = settings
         self._configured = settings
+        self.columns = columns
         self.counters = Counters()
         self.ledger = Ledger()
-        self.step: int | None = None
-        self.num_bytes = 0
-        self.unsettled = (
-            0  # COMPLETED groups that were consumed, and come back if that cannot be written down
-        )
-        self.leased = 0  # COMPLETED groups that are out of their pool with a lease
-        self.rolling = 0  # groups that producers took, or hold under a lease, to roll them again
-        self.reserved = 0  # groups that producers started under a reservation
-        self.advanced = 0  # the last training step that was done
-        self.serving = 0  # the version of the weights that generate now
-        self.consumed = 0  # COMPLETED groups that left by use since then
         self.log = UseLog()
-        self.rewound = 0  # when, by the engine's ticks, the task was rewound last
+        self.step: int | None = None
+        self.reserved = 0  # groups that producers started under a reservation
+        self.done_step = 0  # the last training step that is done
+        self.serving_version = 0  # the version of the weights that generate now
+        self.consumed = 0  # COMPLETED groups that were consumed since `done_step`
+        self.rewound = 0  # tick of the last rewind
+        self._held_groups = 0  # consumed groups whose room is kept until their delivery is stored
+        self._held_bytes = 0
         remover = settings.remover
-        # Only COMPLETED groups are sampled and evicted; all others are handed out in order of arrival.
+        # Only COMPLETED groups are sampled and evicted; others are delivered in order of arrival.
         self.pools = [
             Pool(
                 columns,
                 (settings.sampler if status == COMPLETED else Fifo()).build(columns, "sampler"),
                 remover.build(columns, "remover") if status == COMPLETED and remover is not None else None,
-                Ages(columns) if settings.expires and status in EXPIRABLE else None,
+                VersionIndex(columns) if settings.expires and status in EXPIRABLE else None,
                 _by_priority(columns) if settings.initial_priority == "max" and status == COMPLETED else None,
             )
             for status in range(len(STATUSES))
         ]
         self.completed = self.pools[COMPLETED]
+
+    @property
+    def leased(self) -> int:
+        """COMPLETED groups that a lease has taken out of their pool."""
+        return self.ledger.groups(COMPLETED, LEASED)
+
+    @property
+    def checked_out(self) -> int:
+        """Groups that producers have checked out, or lease, to roll them again."""
+        return sum(
+            self.ledger.groups(status, LEASED) + self.ledger.groups(status, OUT) for status in RETURNING
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that count against `max_bytes`: of resident groups, and of groups that return without an eviction."""
+        places = (RESIDENT, LEASED) if self.settings.remover is None else (RESIDENT,)
+        rows = sum(self.ledger.num_bytes(status, place) for place in places for status in _COUNTED)
+        return rows + self._held_bytes
+
+    def hold_room(self, consumed: IntArray) -> int:
+        """Keep the room of consumed groups, which return if their delivery fails, until `free_room`; return its bytes."""
+        num_bytes = 0
+        if self.settings.remover is None:  # a remover evicts other groups for those that return
+            num_bytes = self.columns.measure(consumed).num_bytes
+        self._held_groups += len(consumed)
+        self._held_bytes += num_bytes
+        return num_bytes
+
+    def free_room(self, groups: int, num_bytes: int) -> None:
+        """Free room that `hold_room` kept."""
+        self._held_groups -= groups
+        self._held_bytes -= num_bytes
 
     def initial_priority(self) -> float:
         """Return the priority of a group that is put now without one."""
@@ -164,11 +199,11 @@ class Task:
         return self.completed.largest_priority() or 1.0  # a group that enters at 0 would never be drawn
 
     def set_limiter(self, limiter: Limiter) -> None:
-        """Have another limiter than configured. Raises InvalidConfig for what can never proceed."""
+        """Replace the limiter. Raises InvalidConfig if producers or trainers would wait forever."""
         self.settings = replace(self.settings, limiter=limiter)
 
     def set_sampler(self, sampler: SelectorSpec) -> None:
-        """Give the sampler other parameters. O(1) for `beta`, O(COMPLETED groups) for others.
+        """Change the parameters of the sampler. O(1) for `beta`, O(COMPLETED groups) for others.
 
         Raises InvalidConfig, and changes nothing, for a sampler of another kind.
         """
@@ -182,58 +217,61 @@ class Task:
         self.completed.set_sampler(sampler)
 
     def learn_step(self, step: int | None) -> None:
-        """Remember the largest training step that was told."""
+        """Raise the training step to `step` if it is larger."""
         if step is not None and (self.step is None or step > self.step):
             self.step = step
 
     def can_insert(self, k: int = 1) -> bool:
-        """Return whether k COMPLETED groups may be inserted now: the limiter allows it, and there is room."""
-        return self.settings.limiter.can_insert(self.counters, k + self.unsettled) and self.has_room(k)
+        """Return whether the limiter and the capacity allow k more COMPLETED groups now."""
+        return self.settings.limiter.can_insert(self.counters, k + self._held_groups) and self.has_room(k)
 
     def has_room(self, k: int) -> bool:
-        """Return whether k more fit; where a remover makes room, always."""
+        """Return whether k more COMPLETED groups fit; always, if a remover makes room."""
         capacity = self.settings.capacity
         if capacity is None or self.settings.remover is not None:
             return True
-        return len(self.completed) + self.leased + self.unsettled + k <= capacity
+        return len(self.completed) + self.leased + self._held_groups + k <= capacity
+
+    def can_sample(self, k: int) -> bool:
+        """Return whether the limiter allows k samples now."""
+        return self.settings.limiter.can_sample(self.counters, k)
 
     def may_start(self) -> int:
         """Return how many groups producers may start now, so that all can be trained in time."""
         window = self.settings.window
         if window is None:
             return sys.maxsize
-        running = self.reserved + self.rolling + len(self.pools[STATUS_CODE[Status.ABORTED]])
+        running = self.reserved + self.checked_out + len(self.pools[STATUS_CODE[Status.ABORTED]])
         busy = running + len(self.completed) + self.leased + self.consumed
-        return window.may_start(self.advanced, self.serving, busy)
+        return window.may_start(self.done_step, self.serving_version, busy)
 
     def explain_start(self) -> str:
-        """Return in words what `may_start` comes from."""
+        """Return a sentence that explains `may_start`."""
         aborted = len(self.pools[STATUS_CODE[Status.ABORTED]])
         return (
-            f"{self.may_start()} may start (step {self.advanced} done, version {self.serving} serves; {self.reserved} "
-            f"reserved, {self.rolling} rolling, {aborted} aborted, {len(self.completed)} ready, {self.leased} leased, "
-            f"{self.consumed} consumed since the last advance())"
+            f"{self.may_start()} may start (step {self.done_step} done, version {self.serving_version} serves; "
+            f"{self.reserved} reserved, {self.checked_out} checked out, {aborted} aborted, {len(self.completed)} ready, "
+            f"{self.leased} leased, {self.consumed} consumed since the last advance())"
         )
 
     def advance(self, step: int, version: int | None) -> None:
-        """Learn that a training step is done, and which weights generate from now on."""
-        if step > self.advanced:
-            self.advanced, self.consumed = step, 0
+        """Set the last training step that is done, and the version of the weights that generate from now on."""
+        if step > self.done_step:
+            self.done_step, self.consumed = step, 0
             self.learn_step(step)
         interval = 1 if self.settings.window is None else self.settings.window.sync_interval
-        self.serving = max(self.serving, step - step % interval if version is None else version)
+        self.serving_version = max(
+            self.serving_version, step - step % interval if version is None else version
+        )
 
     def rewind(self, step: int, tick: int) -> None:
-        """Learn that training goes on after an earlier step."""
+        """Continue training after an earlier step."""
         self.step = None if self.step is None else min(self.step, step + 1)
         version = max(step, 0)
-        self.advanced, self.serving = min(self.advanced, version), min(self.serving, version)
+        self.done_step = min(self.done_step, version)
+        self.serving_version = min(self.serving_version, version)
         self.consumed = 0
         self.rewound = tick
-
-    def can_sample(self, k: int) -> bool:
-        """Return whether the limiter allows k samples now."""
-        return self.settings.limiter.can_sample(self.counters, k)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -244,44 +282,49 @@ class Task:
             "counters": self.counters.state(),
             "ledger": self.ledger.state(),
             "step": self.step,
-            "num_bytes": self.num_bytes,
             "final": self.log.final,
             "rewound": self.rewound,
-            "admission": [self.advanced, self.serving, self.consumed],
+            "admission": [self.done_step, self.serving_version, self.consumed],
             "pools": [pool.state() for pool in self.pools],
         }
 
-    def restore(self, state: Mapping[str, Any], columns: Columns, uses: Mapping[int, Used]) -> None:
-        """Become what `state` told; the rows are back in the columns. Raises InvalidConfig for other selectors."""
+    def restore(self, state: Mapping[str, Any], uses: Mapping[int, Use]) -> None:
+        """Restore a new task from `state`, after the columns. Raises InvalidConfig for other selectors."""
         self._check_selectors(state)
         self._restore_limiter(state["limiter"])
-        self._restore_sampler(state["sampler_set"])
+        saved = state["sampler_set"]
+        if saved is not None and saved["instead_of"] == known_spec_options(self._configured.sampler):
+            self.set_sampler(
+                selector_spec(saved["set"])
+            )  # unless the configuration, which is newer, has changed
         self.counters.restore(state["counters"])
         self.ledger.restore(state["ledger"])
         self.step = state["step"]
-        self.num_bytes = state["num_bytes"]
         self.log.final, self.rewound = state["final"], state["rewound"]
-        self.advanced, self.serving, self.consumed = state["admission"]
+        self.done_step, self.serving_version, self.consumed = state["admission"]
+        columns = self.columns
         mine = columns.alive()
         mine = mine[columns.task[mine] == self.code]
-        away = mine[columns.place[mine] != RESIDENT]
-        self.rolling = int(np.isin(columns.status[away], RETURNING).sum())
+        spots = {
+            Spot(status, place): mine[(columns.status[mine] == status) & (columns.place[mine] == place)]
+            for place in range(len(PLACES))
+            for status in range(len(STATUSES))
+        }
+        self.ledger.recount({spot: columns.measure(rows) for spot, rows in spots.items()})
         kept = mine[(columns.place[mine] == UNCOMMITTED) & (columns.used_at[mine] != NO_VERSION)]
         self.log.restore(uses, kept, columns.used_at[kept])
-        self.leased = int(((columns.place[mine] == LEASED) & (columns.status[mine] == COMPLETED)).sum())
-        mine = mine[columns.place[mine] == RESIDENT]
-        for status, (pool, saved) in enumerate(zip(self.pools, state["pools"], strict=True)):
-            pool.restore(saved, mine[columns.status[mine] == status])
+        for status, (pool, pool_state) in enumerate(zip(self.pools, state["pools"], strict=True)):
+            pool.restore(pool_state, spots[Spot(status, RESIDENT)])
 
     def _limiter_state(self) -> dict[str, Any] | None:
-        """Return the limiter that was set at run time, and the one that was configured; None if it is that."""
+        """Return the limiter that was set at run time, with the configured one; None if none was set."""
         mine = known_options(self.settings.limiter)
         if mine is None or self.settings.limiter == self._configured.limiter:
             return None
         return {"set": mine, "instead_of": known_options(self._configured.limiter)}
 
     def _restore_limiter(self, state: Mapping[str, Any] | None) -> None:
-        """Have the limiter again that was set at run time, unless another one was configured since: that is newer."""
+        """Restore the limiter that was set at run time, unless the configuration, which is newer, has changed."""
         if state is None:
             return
         configured = self._configured.limiter
@@ -291,33 +334,39 @@ class Task:
                 self.set_limiter(limiter_of(state["set"]))
         except InvalidConfig as error:
             warnings.warn(
-                f"task {self.name!r} goes on with {configured}, as configured: {state['set']}, which was set at "
-                f"run time, does not fit the configuration any more ({error})",
+                f"task {self.name!r} continues with {configured}, as configured: {state['set']}, which was set at run "
+                f"time, does not fit the configuration any more ({error})",
                 UserWarning,
                 stacklevel=2,
             )
 
     def _sampler_state(self) -> dict[str, Any] | None:
-        """Return the parameters that were set at run time, and those configured; None if none were set."""
+        """Return the sampler parameters that were set at run time, with the configured ones; None if none were set."""
         mine, configured = self.settings.sampler, self._configured.sampler
         if mine == configured or known_spec_options(mine) is None:
             return None
         return {"set": known_spec_options(mine), "instead_of": known_spec_options(configured)}
 
-    def _restore_sampler(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the parameters that were set at run time, unless the configuration was changed since: that is newer."""
-        if state is not None and state["instead_of"] == known_spec_options(self._configured.sampler):
-            self.set_sampler(selector_spec(state["set"]))
-
     def _check_selectors(self, state: Mapping[str, Any]) -> None:
-        for role in ("sampler", "remover"):
-            spec = getattr(self.settings, role)
+        for role, spec in (("sampler", self.settings.sampler), ("remover", self.settings.remover)):
             mine = None if spec is None else _kind(spec)
             if state[role] != mine:
                 raise InvalidConfig(
                     f"task {self.name!r} was saved with {role} {state[role]}, but is configured with {mine}; "
                     f"configure the same {role}"
                 )
+
+
+def checked_priority(value: object, subject: str = "priority") -> float:
+    """Return the value as a float. Raises InvalidPriority unless it is a finite number of at least 0."""
+    if type(value) is float and 0 <= value < math.inf:
+        return value
+    priority = read_number(value)
+    if priority is None:
+        raise InvalidPriority(f"{subject} must be one number, not {shown(value)}")
+    if not 0 <= priority < math.inf:
+        raise InvalidPriority(f"{subject} must be finite and at least 0, not {priority}")
+    return priority
 
 
 def _by_priority(columns: Columns) -> Ordered:
@@ -327,7 +376,7 @@ def _by_priority(columns: Columns) -> Ordered:
 
 
 def _kind(spec: SelectorSpec) -> str:
-    """Return the type of a selector, with those of the selectors that it is made of: states of other kinds do not fit."""
+    """Return the type of a selector, with the types of its parts: a saved state fits only the same kind."""
     names: list[str] = [one.name for one in fields(spec)] if is_dataclass(spec) else []
     parts = [f"{name}={_kind(part)}" for name in names if hasattr(part := getattr(spec, name), "build")]
     return f"{spec.type}({', '.join(parts)})" if parts else spec.type

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from reroll import ReadOnlyBuffer, open_readonly
 from reroll.buffer.arguments import Where
 from reroll.engine.ledger import Amount
-from reroll.engine.rows import Row
+from reroll.engine.query import Row
 from reroll.rollout import Status
 from reroll.store import find_saved
 from reroll.telemetry.stats import Stats

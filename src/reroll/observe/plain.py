@@ -5,7 +5,7 @@ from enum import Enum
 from math import isfinite
 from typing import Any
 
-from reroll.engine.rows import Row
+from reroll.engine.query import Row
 from reroll.telemetry.stats import Distribution, ResponseStats
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from reroll.buffer.read_only import ReadOnlyBuffer
 from reroll.codec.frame import split
-from reroll.engine.columns import PLACES
 from reroll.engine.ledger import PUT, Amount, closes
+from reroll.engine.rows import PLACES
 from reroll.errors import CorruptData, RerollError, UnsupportedFormat
 from reroll.store import COLUMNS, Saved, open_saved
 

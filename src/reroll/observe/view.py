@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from reroll.buffer.arguments import Where
 from reroll.engine.ledger import Amount
-from reroll.engine.rows import Row
+from reroll.engine.query import Row
 from reroll.observe.group import plain_rollout
 from reroll.observe.plain import plain_row
 from reroll.rollout import Status

@@ -12,7 +12,6 @@ import msgspec
 import ray.experimental.internal_kv as kv
 
 from reroll.engine.engine import Engine
-from reroll.engine.ledger import Amount, Ledger
 
 _NAMESPACE = b"reroll"
 _log = logging.getLogger("reroll.ray")
@@ -83,7 +82,10 @@ def forget(key: str) -> None:
 
 def ledgers_of(engine: Engine) -> dict[str, dict[str, list[int]]]:
     """Return the books of all tasks as plain values."""
-    return {name: task.ledger.state() for name, task in engine.tasks.items()}
+    return {
+        name: {bucket: list(amount) for bucket, amount in task.ledger.amounts().items()}
+        for name, task in engine.tasks.items()
+    }
 
 
 def steps_of(engine: Engine) -> dict[str, int]:
@@ -95,11 +97,9 @@ def steps_of(engine: Engine) -> dict[str, int]:
 def write_off(engine: Engine, record: Record) -> None:
     """Let a new, empty engine go on where a lost one ended: what that had is lost, and its uids are not used again."""
     engine.last_uid = record.last_uid
-    for name, state in record.ledgers.items():
-        ledger = Ledger()
-        ledger.restore(state)
-        for place in ("resident", "out", "leased", "uncommitted"):
-            ledger.move(place, "lost", Amount(*ledger.amounts()[place]))
-        engine.task(name).ledger.restore(ledger.state())
+    for name, amounts in record.ledgers.items():
+        ledger = engine.task(name).ledger
+        ledger.restore(amounts)
+        ledger.count_missing()
     for name, step in record.steps.items():
         engine.named(name).learn_step(step)

@@ -3,8 +3,7 @@
 from typing import Any, TypeVar
 
 from reroll.config import ReplayBufferConfig, TaskConfig
-from reroll.engine.limiters import MinSize, Queue, SampleToInsertRatio, Stack
-from reroll.engine.window import StalenessWindow
+from reroll.engine.limits import MinSize, Queue, SampleToInsertRatio, Stack, StalenessWindow
 from reroll.errors import InvalidConfig
 
 C = TypeVar("C", bound=TaskConfig)

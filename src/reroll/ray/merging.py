@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from reroll.engine.ledger import Amount
-from reroll.engine.ordering import parse_order, sort_rows
+from reroll.engine.query import parse_order, sort_rows
 
 Arguments = Mapping[str, Any]
 Merge = Callable[[list[Any], Arguments], Any]

@@ -20,7 +20,7 @@ import ray
 from reroll.buffer.arguments import checked_flag, checked_reader, checked_step, checked_task, checked_uids
 from reroll.buffer.reservations import Reservation
 from reroll.config import ReplayBufferConfig
-from reroll.engine.limiters import limiter_of
+from reroll.engine.limits import limiter_of
 from reroll.errors import InvalidArgument, NotStorable, UnknownUid, WaitTimeout
 from reroll.ray.calling import Line, time_left
 from reroll.ray.dividing import limiter_part

@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from reroll.buffer.replay_buffer import ReplayBuffer
-from reroll.engine.limiters import known_options
+from reroll.engine.limits import known_options
 from reroll.engine.selectors.specs import known_spec_options
 from reroll.errors import InvalidArgument, QueryError, shown
 from reroll.query import And, Compare, Not, OneOf, Or, Query

@@ -14,7 +14,7 @@ from reroll import errors
 from reroll.buffer.reservations import Reservation
 from reroll.codec import decode, encode, register
 from reroll.engine.ledger import Amount
-from reroll.engine.rows import Row
+from reroll.engine.query import Row
 from reroll.errors import CorruptData, RerollError
 from reroll.sample import SampleInfo
 from reroll.store import Blob

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from reroll.config import ReplayBufferConfig, read_options
-from reroll.engine.window import StalenessWindow
+from reroll.engine.limits import StalenessWindow
 from reroll.errors import InvalidConfig
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -15,9 +15,9 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from reroll.engine.columns import NO_VERSION, RESIDENT, IntArray
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import PUT, Amount
+from reroll.engine.rows import NO_VERSION, RESIDENT, IntArray
 from reroll.engine.task import COMPLETED, STATUSES, Task
 from reroll.telemetry.counters import (
     SUPERSEDED,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from reroll.buffer.batch import Batch
 from reroll.buffer.reservations import Reservation
 from reroll.engine.ledger import closes
-from reroll.engine.limiters import MinSize
+from reroll.engine.limits import MinSize
 from reroll.errors import RerollError
 from reroll.testing.buffer.builders import ABORTED, COMPLETED, group, names
 

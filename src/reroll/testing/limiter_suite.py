@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from reroll.engine.limiters import Counters, Limiter, Unlimited, limiter_of
+from reroll.engine.limits import Counters, Limiter, Unlimited, limiter_of
 from reroll.engine.selectors.specs import Uniform
 from reroll.table import Table
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
+from reroll.engine.limits import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, LeastUsed, Lifo, MaxHeap, MinHeap, Prioritized
 from reroll.errors import WouldBlock

@@ -7,7 +7,7 @@ from copy import copy
 import numpy as np
 import pytest
 
-from reroll.engine.columns import NO_VERSION, Columns
+from reroll.engine.rows import NO_VERSION, Columns
 from reroll.engine.selectors.selector import Picks, Role, Selector, SelectorSpec
 from reroll.engine.selectors.specs import selector_spec
 from reroll.errors import WouldBlock

@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from reroll.engine.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
-from reroll.engine.proceeds import check_proceeds
+from reroll.engine.limits import (
+    Limiter,
+    MinSize,
+    Queue,
+    SampleToInsertRatio,
+    Stack,
+    Unlimited,
+    check_for_deadlock,
+)
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import (
     Fifo,
@@ -65,7 +72,7 @@ class TableConfig:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             try:
-                check_proceeds(
+                check_for_deadlock(
                     capacity=self.max_size,
                     sampler=self.sampler,
                     remover=self.remover,

@@ -1,9 +1,9 @@
-"""Which rows of a pool come next: one interface for samplers and removers.
+"""Selectors decide which rows of a pool come next; samplers and removers share one interface.
 
-selector     the interface, and what a pick tells
-specs        what users write: Fifo() ... Mixture(), and their names in configuration files
-chunks       a sorted collection of keys       ordered      selectors that leave nothing to chance
-dense        a set without gaps                uniform      every row with the same chance
-tree         sums of weights                   prioritized  chances by weight, with decay
-mixture      a share of fresh rows, the rest replayed
+selector     the interface, and the result of a pick
+specs        the specifications that users write: Fifo() ... Mixture(), and their names in configuration files
+ordered      selectors without chance, on sorted keys
+random       uniform draws, and mixtures of fresh and replayed rows
+prioritized  draws by weight, with decay
+tree         sums of weights for draws by weight
 """

@@ -1,63 +1,144 @@
-"""Selectors that leave nothing to chance: the rows with the smallest keys come first."""
+"""Selectors without chance: the rows with the smallest sort keys come first."""
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from reroll.engine.columns import NO_VERSION, Columns, IntArray
-from reroll.engine.selectors.chunks import Key, SortedChunks
+from reroll.engine.rows import NO_VERSION, Columns, IntArray
 from reroll.engine.selectors.selector import Picks
 
+Key = tuple[Any, ...]
 OrderRole = Literal["sampler", "remover", "age", "trainable", "peak"]
 KeysOf = Callable[[Columns, IntArray], Iterable[Key]]
-"""The sort keys of rows; each ends with a timestamp, which makes it unique."""
+"""Returns the sort keys of rows; each ends with a timestamp, which makes it unique."""
+
+_CHUNK: Final = 512
+
+
+class SortedChunks:
+    """Unique keys in ascending order, in chunks of bounded length.
+
+    `bisect` and list slices, which are written in C, are fast at any size and need no rebuild; a heap with lazy
+    deletion must be rebuilt now and then, which stalls a call. add, remove: O(log n + chunk); iteration: O(1) a key.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: list[list[Key]] = []
+        self._lasts: list[Key] = []  # the last key of each chunk
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Key]:
+        for chunk in self._chunks:
+            yield from chunk
+
+    def add(self, key: Key) -> None:
+        self._count += 1
+        index = bisect_left(self._lasts, key)
+        if index == len(self._lasts):  # larger than all, as mostly when keys are timestamps
+            if not self._chunks or len(self._chunks[-1]) >= _CHUNK:
+                self._chunks.append([key])
+                self._lasts.append(key)
+                return
+            self._chunks[-1].append(key)
+            self._lasts[-1] = key
+            return
+        chunk = self._chunks[index]
+        insort(chunk, key)
+        if len(chunk) > 2 * _CHUNK:
+            self._chunks.insert(index, chunk[:_CHUNK])
+            self._lasts.insert(index, chunk[_CHUNK - 1])
+            del chunk[:_CHUNK]
+
+    def remove(self, key: Key) -> None:
+        index = bisect_left(self._lasts, key)
+        chunk = self._chunks[index]
+        place = bisect_left(chunk, key)
+        if chunk[place] != key:
+            raise KeyError(key)
+        del chunk[place]
+        self._count -= 1
+        if not chunk:
+            del self._chunks[index], self._lasts[index]
+        elif place == len(chunk):
+            self._lasts[index] = chunk[-1]
+
+    def remove_all(self, keys: list[Key]) -> None:
+        """Remove several keys; if they are the first ones, whole chunks at once."""
+        count = len(keys)
+        if count <= 1 or ((first := self.first(count)) != keys and first != sorted(keys)):
+            for key in keys:
+                self.remove(key)
+            return
+        self._count -= count
+        while count:
+            chunk = self._chunks[0]
+            if count < len(chunk):
+                del chunk[:count]
+                return
+            count -= len(chunk)
+            del self._chunks[0], self._lasts[0]
+
+    def first(self, n: int) -> list[Key]:
+        """Return the n smallest keys, or all if there are fewer. O(n)."""
+        result: list[Key] = []
+        for chunk in self._chunks:
+            result += chunk[: n - len(result)]
+            if len(result) >= n:
+                break
+        return result
 
 
 class Ordered:
-    """Rows by key. add, remove, touch: O(log n) a row; pick: O(n picked)."""
+    """Rows by sort key. add, remove, touch: O(log n) a row; pick: O(picked)."""
 
     def __init__(self, columns: Columns, role: OrderRole, keys_of: KeysOf) -> None:
         self._columns = columns
         self._keys_of = keys_of
-        self._order = SortedChunks()
-        self._filed: list[Key | None] = columns.filed[role]  # shared with the other orders of this role
+        self._order = SortedChunks()  # of (*key, slot)
+        self._keys: list[Any] = columns.sort_keys[role]  # by slot; shared with the other orders of this role
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[Key]:
-        """Iterate over (key, slot) in order."""
+        """Iterate over (*key, slot) in order."""
         return iter(self._order)
 
+    def first(self) -> int:
+        """Return the first row; there is one. O(1)."""
+        slot: int = next(iter(self._order))[-1]
+        return slot
+
     def add(self, slots: IntArray) -> None:
-        filed, rows = self._filed, slots.tolist()
+        keys, rows = self._keys, slots.tolist()
         if not rows:
             return
-        if (missing := max(rows) + 1 - len(filed)) > 0:
-            filed.extend([None] * missing)
+        if (missing := max(rows) + 1 - len(keys)) > 0:
+            keys.extend([None] * missing)
         for slot, key in zip(rows, self._keys_of(self._columns, slots), strict=True):
-            unique = (*key, slot)
-            filed[slot] = unique
+            keys[slot] = unique = (*key, slot)
             self._order.add(unique)
 
     def remove(self, slots: IntArray) -> None:
-        filed = self._filed
-        keys: list[Any] = []
+        removed: list[Key] = []
         for slot in slots.tolist():
-            keys.append(filed[slot])
-            filed[slot] = None
-        self._order.remove_all(keys)
+            removed.append(self._keys[slot])
+            self._keys[slot] = None
+        self._order.remove_all(removed)
 
     def touch(self, slots: IntArray) -> None:
         if not len(slots):
             return
-        filed: list[Any] = self._filed
         rows = zip(slots.tolist(), self._keys_of(self._columns, slots), strict=True)
-        moved = np.array([slot for slot, key in rows if filed[slot][:-1] != key], np.int64)
+        moved = np.array([slot for slot, key in rows if self._keys[slot][:-1] != key], np.int64)
         self.remove(moved)
         self.add(moved)
 
@@ -87,37 +168,34 @@ class Ordered:
 class ByStaleness:
     """Rows by staleness: the largest first (`sign` -1, Stalest) or the smallest (`sign` 1, Freshest), then the oldest.
 
-    Staleness of a row with versions is derived from the task's step, so advancing the step changes no order among
-    those, and nothing is rewritten: they are kept by version, the others by the staleness they were told, and a pick
-    merges both. Costs as for Ordered.
+    The staleness of rows with versions follows from the training step, so a new step changes no order among them. They
+    are kept by version, other rows by declared staleness, and a pick merges both orders. Costs as for Ordered.
     """
 
     def __init__(self, columns: Columns, role: OrderRole, sign: int) -> None:
         self._columns = columns
         self._sign = sign
-        # The smallest version is the stalest: opposite sign.
+        # The smallest version is the stalest, hence the opposite sign.
         self._by_version = Ordered(columns, role, lambda c, s: _zip(-sign * c.version[s], c.timestamp[s]))
         self._by_value = Ordered(columns, role, lambda c, s: _zip(sign * c.staleness[s], c.timestamp[s]))
-        self._derived = (
-            False  # whether the task has a step; until then all rows keep the value they were told
-        )
+        self._has_step = False  # before the first training step, all rows keep their declared staleness
 
     def __len__(self) -> int:
         return len(self._by_version) + len(self._by_value)
 
     def add(self, slots: IntArray) -> None:
-        dated, others = self._split(slots)
-        self._by_version.add(dated)
+        with_version, others = self._split(slots)
+        self._by_version.add(with_version)
         self._by_value.add(others)
 
     def remove(self, slots: IntArray) -> None:
-        dated, others = self._split(slots)
-        self._by_version.remove(dated)
+        with_version, others = self._split(slots)
+        self._by_version.remove(with_version)
         self._by_value.remove(others)
 
     def touch(self, slots: IntArray) -> None:
-        dated, others = self._split(slots)
-        self._by_version.touch(dated)
+        with_version, others = self._split(slots)
+        self._by_version.touch(with_version)
         self._by_value.touch(others)
 
     def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
@@ -131,8 +209,11 @@ class ByStaleness:
         step: int | None = None,
         replace: bool = False,  # noqa: ARG002
     ) -> Picks:
-        if step is not None and not self._derived:
-            self._derive()
+        if step is not None and not self._has_step:  # once: order rows that have versions by version. O(rows)
+            slots = self._by_value.slots()
+            self._by_value.remove(slots)
+            self._has_step = True
+            self.add(slots)
         if not len(self._by_value):
             return self._by_version.pick(n, rng)
         if not len(self._by_version):
@@ -145,27 +226,20 @@ class ByStaleness:
         return np.concatenate((self._by_version.slots(), self._by_value.slots()))
 
     def state(self) -> Mapping[str, Any]:
-        return {"derived": self._derived}
+        return {"has_step": self._has_step}
 
     def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
-        self._derived = bool(state["derived"])
+        self._has_step = bool(state["has_step"])
         self.add(slots)
 
     def _split(self, slots: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the rows that are kept by version, and the others; a row is the same while it is held."""
-        if not self._derived:
+        """Return the rows that are kept by version, and the others."""
+        if not self._has_step:
             return slots[:0], slots
-        dated = self._columns.version[slots] != NO_VERSION
-        if dated.all():
+        has_version = self._columns.version[slots] != NO_VERSION
+        if has_version.all():
             return slots, slots[:0]
-        return slots[dated], slots[~dated]
-
-    def _derive(self) -> None:
-        """Once, when the task sees its first step: file rows that have versions by version. O(rows)."""
-        slots = self._by_value.slots()
-        self._by_value.remove(slots)
-        self._derived = True
-        self.add(slots)
+        return slots[has_version], slots[~has_version]
 
 
 def _zip(*columns: Any) -> Iterable[Key]:

@@ -1,4 +1,4 @@
-"""What users write: the specifications of selectors, and how configuration files name them."""
+"""The specifications of selectors that users write, and their names in configuration files."""
 
 import math
 from collections.abc import Iterable
@@ -7,19 +7,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from reroll.engine.columns import Columns, IntArray
-from reroll.engine.selectors.chunks import Key
-from reroll.engine.selectors.mixture import MixtureSelector
-from reroll.engine.selectors.ordered import ByStaleness, Ordered
+from reroll.engine.rows import Columns, IntArray
+from reroll.engine.selectors.ordered import ByStaleness, Key, Ordered
 from reroll.engine.selectors.prioritized import PrioritizedSelector
+from reroll.engine.selectors.random import MixtureSelector, UniformSelector
 from reroll.engine.selectors.selector import Role, Selector, SelectorSpec
-from reroll.engine.selectors.uniform import UniformSelector
 from reroll.errors import InvalidConfig, shown
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
-    """The oldest first."""
+    """The oldest group first."""
 
     type: ClassVar[str] = "fifo"
 
@@ -29,7 +27,7 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True)
 class Lifo:
-    """The newest first."""
+    """The newest group first."""
 
     type: ClassVar[str] = "lifo"
 
@@ -39,7 +37,7 @@ class Lifo:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every one with the same chance."""
+    """Every group with the same probability."""
 
     type: ClassVar[str] = "uniform"
 
@@ -49,13 +47,13 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Prioritized:
-    """Chances in proportion to priority^alpha x 2^(-age / half_life) x reuse_decay^uses.
+    """Draws in proportion to priority^alpha x 2^(-age / half_life) x reuse_decay^uses.
 
     Args:
-        alpha: how much priorities count; 0 is uniform.
-        beta: strength of the importance weights, (N x probability)^-beta.
-        half_life: after how many policy versions a weight has halved; None: never.
-        reuse_decay: factor for each time it was sampled.
+        alpha: exponent of priorities; 0 is uniform.
+        beta: exponent of the importance weights, (N x probability)^-beta.
+        half_life: policy versions after which a weight has halved; None: never.
+        reuse_decay: factor for each time a group was sampled.
 
     """
 
@@ -85,7 +83,7 @@ class Prioritized:
 
 @dataclass(frozen=True, slots=True)
 class MinHeap:
-    """The lowest priority first; ties: least recently inserted or updated."""
+    """The lowest priority first; of equal ones the least recently inserted or updated."""
 
     type: ClassVar[str] = "min_heap"
 
@@ -97,7 +95,7 @@ class MinHeap:
 
 @dataclass(frozen=True, slots=True)
 class MaxHeap:
-    """The highest priority first; ties: least recently inserted or updated."""
+    """The highest priority first; of equal ones the least recently inserted or updated."""
 
     type: ClassVar[str] = "max_heap"
 
@@ -109,11 +107,11 @@ class MaxHeap:
 
 @dataclass(frozen=True, slots=True)
 class LeastUsed:
-    """The least sampled first, then the oldest: a FIFO that moves on.
+    """The least sampled group first, then the oldest.
 
     Args:
-        shuffle: among equally often sampled ones, a random order instead of the oldest first, and another one for each
-            number of uses: epochs without repetition, each in a new order. The buffer's seed decides the orders.
+        shuffle: among groups that were sampled equally often, a random order instead of the oldest first, and another
+            order for each number of uses: epochs without repetition. The seed of the buffer decides the orders.
 
     """
 
@@ -157,9 +155,9 @@ class Mixture:
     """A share of fresh groups (never sampled), the rest replayed. For buffers, as sampler.
 
     Args:
-        fresh_share: part of each batch, 0 to 1.
-        replay: in which order, or by which chance, groups come that were sampled before.
-        fresh: the same for groups that were not.
+        fresh_share: share of fresh groups in each batch, 0 to 1.
+        replay: selector of groups that were sampled before.
+        fresh: selector of fresh groups.
 
     """
 
@@ -171,11 +169,11 @@ class Mixture:
     def __post_init__(self) -> None:
         _check("Mixture", "fresh_share", self.fresh_share, at_least=0)
         if self.fresh_share > 1:
-            raise InvalidConfig(f"Mixture: fresh_share is a share, from 0 to 1, not {self.fresh_share}")
+            raise InvalidConfig(f"Mixture: fresh_share must be from 0 to 1, not {self.fresh_share}")
         for name in ("replay", "fresh"):
             object.__setattr__(self, name, selector_spec(getattr(self, name)))
             if isinstance(getattr(self, name), Mixture):
-                raise InvalidConfig(f"Mixture: {name} cannot be a Mixture itself")
+                raise InvalidConfig(f"Mixture: {name} must not be a Mixture; use another selector")
 
     def build(self, columns: Columns, role: Role) -> Selector:
         return MixtureSelector(columns, role, self.fresh_share, self.fresh, self.replay)
@@ -188,9 +186,9 @@ SELECTORS: dict[str, type[Any]] = {
 
 
 def selector_spec(value: object) -> SelectorSpec:
-    """Return the specification that a name, a mapping with `type`, or a specification stands for.
+    """Return the specification of a name, of a mapping with `type`, or a specification as it is.
 
-    Raises InvalidConfig that lists what there is.
+    Raises InvalidConfig with the known names.
     """
     if isinstance(value, str):
         value = {"type": value}
@@ -198,7 +196,7 @@ def selector_spec(value: object) -> SelectorSpec:
         options = dict(value)
         name = options.pop("type", None)
         if not isinstance(name, str) or name not in SELECTORS:
-            raise InvalidConfig(f"{shown(name)} is not a selector; there are: {', '.join(SELECTORS)}")
+            raise InvalidConfig(f"{shown(name)} is not a selector; use one of {', '.join(SELECTORS)}")
         known = {option.name for option in fields(SELECTORS[name])}
         if unknown := sorted(map(str, set(options) - known)):
             raise InvalidConfig(
@@ -210,7 +208,7 @@ def selector_spec(value: object) -> SelectorSpec:
             raise InvalidConfig(f"{name}: {error}") from None
         return spec
     if not isinstance(value, type) and callable(getattr(value, "build", None)) and hasattr(value, "type"):
-        return value  # type: ignore[return-value]  # checked by shape: users bring their own
+        return value  # type: ignore[return-value]  # users may write their own
     raise InvalidConfig(
         f"{shown(value)} is not a selector; use one such as Fifo() or its name: {', '.join(SELECTORS)}"
     )
@@ -226,10 +224,8 @@ def spec_options(spec: SelectorSpec) -> dict[str, Any]:
 
 
 def known_spec_options(spec: SelectorSpec) -> dict[str, Any] | None:
-    """Return `spec_options` of a selector of this library; None for one of a class of the user's own."""
-    parts = [
-        part for part in (getattr(spec, "fresh", None), getattr(spec, "replay", None)) if part is not None
-    ]
+    """Return `spec_options` of a selector of this library; None for one of a user's own class."""
+    parts = [part for name in ("fresh", "replay") if (part := getattr(spec, name, None)) is not None]
     known = all(type(part) is SELECTORS.get(getattr(part, "type", "")) for part in (spec, *parts))
     return spec_options(spec) if known else None
 
@@ -257,19 +253,3 @@ def _check(
         or (above is not None and value <= above)
     ):
         raise InvalidConfig(f"{owner}: {name} must be a number {limit}, not {value!r}")
-
-
-__all__ = [
-    "Fifo",
-    "Freshest",
-    "LeastUsed",
-    "Lifo",
-    "MaxHeap",
-    "MinHeap",
-    "Mixture",
-    "Prioritized",
-    "Stalest",
-    "Uniform",
-    "selector_spec",
-    "spec_options",
-]

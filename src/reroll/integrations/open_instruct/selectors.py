@@ -6,10 +6,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from reroll.engine.columns import Columns
-from reroll.engine.priorities import checked_priority
+from reroll.engine.rows import Columns
 from reroll.engine.selectors import specs
 from reroll.engine.selectors.selector import SelectorSpec
+from reroll.engine.task import checked_priority
 
 K = TypeVar("K", bound=Hashable)
 

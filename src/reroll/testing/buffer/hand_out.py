@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reroll.engine.ledger import Amount
-from reroll.engine.limiters import MinSize, Queue, SampleToInsertRatio
+from reroll.engine.limits import MinSize, Queue, SampleToInsertRatio
 from reroll.errors import InvalidArgument, UnknownUid, WaitTimeout
 from reroll.testing.buffer.builders import (
     ABORTED,

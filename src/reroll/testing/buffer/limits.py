@@ -6,7 +6,7 @@ import pytest
 
 from reroll.config import TaskConfig
 from reroll.engine.ledger import Amount
-from reroll.engine.limiters import Queue
+from reroll.engine.limits import Queue
 from reroll.errors import InvalidArgument, WaitTimeout
 from reroll.testing.buffer.builders import (
     ABORTED,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reroll.engine.window import StalenessWindow
+from reroll.engine.limits import StalenessWindow
 from reroll.errors import WaitTimeout
 from reroll.testing.buffer.builders import New, group
 from reroll.testing.buffer.hooks import Hooks

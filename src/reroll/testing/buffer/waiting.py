@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reroll.engine.limiters import Queue
+from reroll.engine.limits import Queue
 from reroll.errors import Closed, WaitTimeout
 from reroll.testing.buffer.builders import (
     ABORTED,

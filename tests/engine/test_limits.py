@@ -7,10 +7,10 @@ from typing import ClassVar
 import pytest
 
 from reroll import InvalidConfig, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
-from reroll.engine.limiters import LIMITERS, Counters, Window, limiter_of, limiter_options
+from reroll.engine.limits import LIMITERS, Counters, Window, limiter_of, limiter_options
 from reroll.testing import LimiterSuite
 
-pytestmark = pytest.mark.filterwarnings("ignore:the limiter lets in more:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the limiter admits more:UserWarning")
 
 
 class TestUnlimited(LimiterSuite):
@@ -128,7 +128,7 @@ def test_what_is_no_limiter(value):
     ("limiter", "consequence"),
     [
         (lambda: SampleToInsertRatio(0, 1, 10), "nothing could ever be sampled"),
-        (lambda: SampleToInsertRatio(1, 1, 0.5), "wait for each other for ever"),
+        (lambda: SampleToInsertRatio(1, 1, 0.5), "wait for each other forever"),
         (lambda: SampleToInsertRatio(1, 1, (2, 10)), "samples would still wait"),
     ],
 )

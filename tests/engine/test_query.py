@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reroll import Rollout, SyncReplayBufferConfig
-from reroll.engine.ordering import parse_order, sort_rows, sort_slots
-from reroll.engine.rows import rows_of
+from reroll.engine.query import parse_order, rows_of, sort_rows, sort_slots
 from reroll.errors import InvalidArgument
 from reroll.query import FIELDS
 

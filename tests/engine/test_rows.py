@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reroll.engine.columns import NO_VERSION, Columns
+from reroll.engine.rows import NO_VERSION, Columns
 
 
 def ints(slots):

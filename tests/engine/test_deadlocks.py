@@ -20,7 +20,7 @@ from reroll import (
     Uniform,
     Unlimited,
 )
-from reroll.engine.proceeds import check_proceeds
+from reroll.engine.limits import check_for_deadlock
 from reroll.testing import TableConfig
 from reroll.testing import strategies as its
 
@@ -139,7 +139,7 @@ def test_fifo_without_a_use_limit_returns_the_same_for_ever(remover, limiter, si
 
 
 def check(**changes):
-    check_proceeds(
+    check_for_deadlock(
         **{
             "capacity": 4,
             "sampler": Uniform(),
@@ -155,12 +155,12 @@ def check(**changes):
     ("changes", "consequence"),
     [
         ({"limiter": MinSize(5)}, "at most 4 fit"),
-        ({"sampler": Fifo(), "max_times_sampled": None}, "same items for ever"),
-        ({"sampler": Stalest(), "max_times_sampled": None}, "same items for ever"),
+        ({"sampler": Fifo(), "max_times_sampled": None}, "same items forever"),
+        ({"sampler": Stalest(), "max_times_sampled": None}, "same items forever"),
         ({"remover": Mixture(0.5)}, "cannot be a remover"),
-        ({"max_times_sampled": 2, "limiter": Queue(3)}, "dead-locks"),
-        ({"max_times_sampled": None, "limiter": SampleToInsertRatio(5, 1, 10)}, "dead-locks"),
-        ({"max_times_sampled": 3, "limiter": SampleToInsertRatio(3, 4, (12, 40))}, "dead-locks"),
+        ({"max_times_sampled": 2, "limiter": Queue(3)}, "deadlock"),
+        ({"max_times_sampled": None, "limiter": SampleToInsertRatio(5, 1, 10)}, "deadlock"),
+        ({"max_times_sampled": 3, "limiter": SampleToInsertRatio(3, 4, (12, 40))}, "deadlock"),
     ],
 )
 def test_refusals_name_the_consequence(changes, consequence):
@@ -185,8 +185,8 @@ def test_a_mixture_whose_fresh_part_can_never_fill_again_is_refused(share, uses)
 @pytest.mark.parametrize(
     ("changes", "waste"),
     [
-        ({"remover": Prioritized()}, "most valuable first"),
-        ({"remover": Fifo(), "capacity": None}, "never has anything to evict"),
+        ({"remover": Prioritized()}, "most valuable groups first"),
+        ({"remover": Fifo(), "capacity": None}, "never evicts anything"),
         ({"max_times_sampled": None}, "nothing ever leaves"),
         ({"remover": Fifo(), "limiter": SampleToInsertRatio(2, 1, 2)}, "never reached"),
     ],
