@@ -46,8 +46,7 @@ from reporting import Claim, arguments, conclude, print_title, seconds, versions
 from reroll import ReplayBufferConfig, Rollout
 from reroll.codec import decode
 from reroll.ray import RayReplayBuffer
-from reroll.ray.scratch import Scratch
-from reroll.remote.groups import decode_put, encode_put_into
+from reroll.remote.groups import decode_put, encode_put
 
 BATCH = 16
 ROLLOUTS = 8
@@ -121,12 +120,11 @@ class Keeper:
 
 
 def of_bare_actor(groups: Sequence[list[Rollout]]) -> Contender:
-    actor, scratch = ray.remote(Keeper).options(num_cpus=0).remote(), Scratch(shared=False)
+    actor = ray.remote(Keeper).options(num_cpus=0).remote()
 
     async def put() -> None:
-        with scratch as memory:
-            packed = [encode_put_into(memory, rollouts, None) for rollouts in groups]
-            await actor.put.remote([(known, np.frombuffer(blob, np.uint8)) for known, blob in packed])
+        packed = [encode_put(rollouts, None) for rollouts in groups]
+        await actor.put.remote([(known, np.frombuffer(blob, np.uint8)) for known, blob in packed])
 
     async def take() -> None:
         for blob in await actor.take.remote():
@@ -201,7 +199,6 @@ async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing,
     memory = ReplayBufferConfig(sampler="fifo")
     buffers = {
         ONE: RayReplayBuffer.create(memory, name="one"),
-        "reroll, object store": RayReplayBuffer.create(memory, name="apart", share_memory=False),
         "reroll, 3 shards": RayReplayBuffer.create(memory, name="three", num_shards=3),
         "reroll, on disk": RayReplayBuffer.create(
             ReplayBufferConfig(sampler="fifo", store=directory, max_uncommitted_steps=0), name="disk"

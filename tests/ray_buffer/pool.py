@@ -99,7 +99,6 @@ def take(
     holder_ttl_s: float = 30.0,
     unreachable_s: float = 60.0,
     keep_refs: bool = False,
-    share_memory: bool = True,
 ) -> Kept:
     """Return a new buffer, in actors that are free."""
     free = _FREE.setdefault(1 if num_shards == 1 else 3, [])
@@ -107,7 +106,7 @@ def take(
     space, life = ray.get_runtime_context().namespace, uuid.uuid4().hex
     about = About(
         *(name, space, num_shards, config, life),
-        *(holder_ttl_s, unreachable_s, keep_refs, share_memory),
+        *(holder_ttl_s, unreachable_s, keep_refs),
     )
     parts = divided(config, num_shards)
     places = [_place(about, index) for index in range(num_shards)]

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import threading
-from mmap import mmap
 
 import pytest
 import ray
@@ -16,7 +15,7 @@ from reroll import Closed, InvalidArgument, ReplayBufferConfig, Unreachable
 from reroll.engine.ledger import closes
 from reroll.ray import calling
 from reroll.ray.calling import Line
-from reroll.ray.wire import Holder, Request, as_parts, put_in
+from reroll.ray.wire import Holder, Request, put_in
 from reroll.testing.buffer.builders import group, names
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -125,7 +124,7 @@ async def test_a_living_driver_is_heard_of_while_its_event_loop_is_busy():
 async def test_a_repeated_call_is_carried_out_once():
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         actor = shard_actor(buffer)
-        put = Request("one", "put", {"items": put_in(group("a"), None, mmap(-1, 1 << 16)), "task_name": "t"})
+        put = Request("one", "put", {"items": put_in(group("a"), None), "task_name": "t"})
         first, again = [await actor.call.remote(put) for _ in range(2)]
         assert first.value == again.value == 1
         lend = Request("two", "lend", {"task_batch_sizes": {"t": 1}}, Holder("me"))
@@ -142,11 +141,9 @@ async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         actor = shard_actor(buffer)
         await actor.cancel.remote("late")
-        late = Request(
-            "late", "put", {"items": put_in(group("a"), None, mmap(-1, 1 << 16)), "task_name": "t"}
-        )
+        late = Request("late", "put", {"items": put_in(group("a"), None), "task_name": "t"})
         assert isinstance((await actor.call.remote(late)).error, TimeoutError)
-        ((_, error, *_),) = await actor.calls.remote([as_parts(late, shares=False)])
+        ((_, error, *_),) = await actor.calls.remote([tuple(late)])
         assert isinstance(error, TimeoutError)
         assert len(buffer) == 0
 

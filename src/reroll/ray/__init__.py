@@ -9,7 +9,7 @@ calling     the way to one shard: deadlines, retries, cancellation; holding: tha
 shard       one whole buffer in an actor; calls: each call once; holders: who has leases, and lives
 metrics     what a shard tells Ray's metrics
 books       what must be known of a shard that is lost
-wire        what travels between the two; scratch: memory that it is written to
+wire        what travels between the two
 
 preparer    PreparerActor: `reroll.prepare` in an actor
 """

@@ -18,8 +18,7 @@ from ray.exceptions import (
 )
 
 from reroll.errors import Closed, InvalidArgument, RerollError, Unreachable
-from reroll.ray.sharing import Elsewhere, Owner
-from reroll.ray.wire import Holder, Reply, Request, as_parts, as_sent, size_of
+from reroll.ray.wire import Holder, Reply, Request, size_of
 
 T = TypeVar("T")
 
@@ -67,8 +66,6 @@ class Line:
         """The training step of each task that had one, when the shard was last heard of."""
         self.underway = 0
         """How many puts are on their way."""
-        self._shares = True
-        """Whether the shard can read memory of this process, as far as is known."""
 
     def __str__(self) -> str:
         return f"shard {self._shard} of buffer {self._buffer!r}"
@@ -100,13 +97,11 @@ class Line:
         timeout: float | None = _NONE,
         holder: Holder | None = None,
         together: bool = False,
-        room: Owner | None = None,
     ) -> Any:
         """Return what a verb of the shard returns, or raise what it raises.
 
         `timeout` is how long the caller waits for the verb, if it may wait, None for ever: a shard that is away is waited for
-        as long. With `together`, calls of the same moment travel as one. `room` is memory for groups
-        that are handed out. Raises Unreachable if the shard does not answer,
+        as long. With `together`, calls of the same moment travel as one. Raises Unreachable if the shard does not answer,
         Closed if it never will.
         """
         deadline = None
@@ -115,7 +110,7 @@ class Line:
             deadline = time.monotonic() + max(timeout, 0.0) + grace
         if self._told:
             await asyncio.wait(self._told, timeout=GRACE_S)
-        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder, room=room)
+        request = Request(uuid.uuid4().hex, verb, dict(arguments), holder)
         return await self._until_replied(request, deadline, self._together if together else self._alone)
 
     def tell(self, verb: str, arguments: Mapping[str, Any]) -> None:
@@ -148,10 +143,7 @@ class Line:
             while True:
                 try:
                     reply = await send(request, deadline)
-                    if not isinstance(reply.error, Elsewhere):
-                        break
-                    self._shares = False
-                    self._seen.append(request.id)  # to be carried out anew
+                    break
                 except ActorDiedError as error:  # for good: it is started again after every other end
                     raise self._closed() from error
                 except (
@@ -202,7 +194,7 @@ class Line:
         ping.result()
 
     async def _alone(self, request: Request, deadline: float | None) -> Reply:
-        asked = as_sent(self._telling(request), shares=self._shares)
+        asked = self._telling(request)
         try:
             sent = self.actor.call.remote(asked)
             reply: Reply = await self._within(asyncio.wrap_future(sent.future()), deadline)
@@ -239,7 +231,7 @@ class Line:
             else:
                 first, *others = [request for request, _ in part]
                 requests = (self._telling(first), *others)
-                sent = self.actor.calls.remote([as_parts(each, shares=self._shares) for each in requests])
+                sent = self.actor.calls.remote([tuple(each) for each in requests])
                 self._follow(self._arrive(part, sent))
         except RerollError as error:
             for _, future in part:

@@ -14,8 +14,7 @@ from reroll.errors import InvalidArgument, LeaseExpired, RerollError, Unreachabl
 from reroll.ray.calling import Line, time_left
 from reroll.ray.drawing import Drawn, by_count, by_weight, multinomial, shares_of, weighed
 from reroll.ray.holding import heart, this_holder
-from reroll.ray.scratch import Trays
-from reroll.ray.wire import Draw, Lent, fetched, hand_out
+from reroll.ray.wire import Draw, Lent, hand_out
 from reroll.rollout import Status
 from reroll.sample import Sample
 from reroll.waiting import deadline_of
@@ -33,11 +32,8 @@ Samples = dict[str, list[Sample]]
 class HandOut:
     """The verbs that hand groups out."""
 
-    def __init__(
-        self, config: ReplayBufferConfig, lines: Sequence[Line], beat_s: float, *, shares_memory: bool
-    ) -> None:
+    def __init__(self, config: ReplayBufferConfig, lines: Sequence[Line], beat_s: float) -> None:
         self._config, self._lines, self._beat_s = config, lines, beat_s
-        self._trays = Trays(shared=shares_memory)
         self._dice = random.Random(config.seed)
         self._betas: dict[str, float] = {}  # of each task, as shards reported it with their last draw
         # Knows the limits of the whole, and holds nothing: it refuses what is wrong before any shard is asked. What a
@@ -164,12 +160,11 @@ class HandOut:
         timeout, wait = arguments.get("timeout"), bool(arguments.get("wait"))
         deadline = deadline_of(timeout)
         if len(self._lines) == 1:
-            with self._trays.lend() as tray:
-                memory, room = tray or (None, None)
-                given = await self._lines[0].call(
-                    "lend", dict(arguments), timeout=timeout if wait else 0, holder=this_holder(), room=room
+            return {
+                0: await self._lines[0].call(
+                    "lend", dict(arguments), timeout=timeout if wait else 0, holder=this_holder()
                 )
-                return {0: fetched(given, memory)}
+            }
         deadline_of(arguments.get("ttl_s"), "ttl_s")
         end = time.monotonic() + _HIDDEN_S
         asked = {name: value for name, value in arguments.items() if name != "ttl_s"}

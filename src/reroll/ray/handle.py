@@ -42,7 +42,6 @@ class About(NamedTuple):
     holder_ttl_s: float
     unreachable_s: float
     keep_refs: bool
-    share_memory: bool
 
 
 class Handle:
@@ -66,7 +65,6 @@ class Handle:
         holder_ttl_s: float = 30.0,
         unreachable_s: float = 60.0,
         keep_refs: bool = False,
-        share_memory: bool = True,
         timeout: float = 300.0,
     ) -> Self:
         """Start the actors of a new buffer, and return a handle.
@@ -85,8 +83,6 @@ class Handle:
             unreachable_s: how long a call tries to reach a shard that does not answer.
             keep_refs: whether `ObjectRef`s inside of rollouts stay references, as long as whoever put the object lives;
                 else the object itself is put.
-            share_memory: whether groups go to a shard on the same node in memory that is shared with it, up to 16 MB for each
-                process that puts; else by Ray's object store, as to other nodes.
             timeout: seconds to wait for the actors at most.
 
         Raises InvalidConfig for what can never proceed or be divided, InvalidArgument if the name is taken, Unreachable if
@@ -104,7 +100,7 @@ class Handle:
         life = uuid.uuid4().hex
         about = About(
             *(name, space, num_shards, config, life),
-            *(holder_ttl_s, unreachable_s, keep_refs, share_memory),
+            *(holder_ttl_s, unreachable_s, keep_refs),
         )
         actors: list[Any] = []
         try:
@@ -297,7 +293,6 @@ class Handle:
                 [self._line(index) for index in self._shards],
                 beat_s=self._about.holder_ttl_s / 4,
                 keeps_refs=self._about.keep_refs,
-                shares_memory=self._about.share_memory,
             )
         return found
 

@@ -32,12 +32,9 @@ from reroll.ray.wire import (
     Draw,
     Holder,
     Lent,
-    Lying,
     Reply,
     Request,
-    from_parts,
     hand_in,
-    laid_out,
     put_out,
 )
 from reroll.remote.groups import as_bytes
@@ -125,11 +122,11 @@ class Shard:
         reply = await self._calls.reply(request)
         if request.verb not in _LOOK and request.verb not in _UNBOOKED:
             await self._books.written()
-        return laid_out(reply, request.room)
+        return reply
 
     async def calls(self, requests: Sequence[tuple[Any, ...]]) -> list[list[Any] | None]:
         """Carry out several calls, given as parts; return what replies are made of. Those of calls that wait: by `late`."""
-        replies = await self._calls.replies(list(map(from_parts, requests)), _PATIENCE_S)
+        replies = await self._calls.replies([Request(*parts) for parts in requests], _PATIENCE_S)
         await self._books.written()
         return [None if reply is None else list(reply) for reply in replies]
 
@@ -284,7 +281,7 @@ class Shard:
 
     async def _do_put(
         self,
-        items: Blob | Lying | Bare,
+        items: Blob | Bare,
         task_name: Any,
         model_step: Any = None,
         reservation: Any = None,

@@ -27,7 +27,6 @@ from reroll.ray.dividing import limiter_part
 from reroll.ray.handing import HandOut
 from reroll.ray.holding import heart, this_holder
 from reroll.ray.merging import MERGES
-from reroll.ray.scratch import Scratch
 from reroll.ray.wire import Bare, Blob, Holder, hand_out, put_in, resolved
 from reroll.rollout.checkout import has_place, print_of, read_checkouts
 from reroll.rollout.group import find_group_id
@@ -53,16 +52,14 @@ class Spread:
         *,
         beat_s: float,
         keeps_refs: bool,
-        shares_memory: bool,
     ) -> None:
         self.lines = lines
         self._config, self._beat_s = config, beat_s
         self._keeps_refs = keeps_refs
-        self._scratch = Scratch(shared=shares_memory)
         self._dice = random.Random()
         self._reader = connection_reader(uuid.uuid4().hex)
         self._health = HealthMonitor(logs=False)  # the shards log
-        self._handing = HandOut(config, lines, beat_s, shares_memory=shares_memory)
+        self._handing = HandOut(config, lines, beat_s)
 
     async def call(self, verb: str, arguments: dict[str, Any]) -> Any:
         """Return what a verb returns, over all shards."""
@@ -90,13 +87,11 @@ class Spread:
     async def _put(self, arguments: dict[str, Any]) -> int | None:
         items, step = arguments["items"], checked_step("model_step", arguments.get("model_step"))
         deadline = deadline_of(arguments.get("timeout"))
-        with self._scratch as memory:  # until the group has arrived: it may have to be sent again
-            owner = self._scratch.owner
-            group = put_in(items, step, memory, owner)
-            while isinstance(group, Blob) and group.refs and not self._keeps_refs:  # they may lead to others
-                found = await self._fetched(group.refs, deadline)
-                group = put_in(resolved(group, found), step, memory, owner)
-            return await self._send(group, arguments, deadline)
+        group = put_in(items, step)
+        while isinstance(group, Blob) and group.refs and not self._keeps_refs:  # they may lead to others
+            found = await self._fetched(group.refs, deadline)
+            group = put_in(resolved(group, found), step)
+        return await self._send(group, arguments, deadline)
 
     async def _send(
         self, group: Blob | Bare, arguments: dict[str, Any], deadline: float | None

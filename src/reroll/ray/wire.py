@@ -5,8 +5,7 @@ to live for it.
 """
 
 from collections.abc import Sequence
-from mmap import mmap
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +13,10 @@ import numpy.typing as npt
 from reroll.codec import decode, encode
 from reroll.errors import NotStorable
 from reroll.ray.drawing import Drawn
-from reroll.ray.sharing import Owner, Span, read, span_of, write
-from reroll.remote.groups import decode_delivery, decode_put, encode_delivery, encode_put_into
+from reroll.remote.groups import decode_delivery, decode_put, encode_delivery, encode_put
 from reroll.sample import SampleInfo
 
 Array = npt.NDArray[np.uint8]
-
-_NOTHING: Final[Array] = np.empty(0, np.uint8)
 
 
 class Blob(NamedTuple):
@@ -31,15 +27,6 @@ class Blob(NamedTuple):
     rollouts: Array
     refs: tuple[Any, ...] = ()
     """The references in it, by their numbers in the rollouts."""
-    span: Span | None = None
-    """Where it lies in memory that its sender shares, if it does."""
-
-
-class Lying(NamedTuple):
-    """A group that does not travel: whoever gets this shares the memory that it is in."""
-
-    known: bytes
-    span: Span
 
 
 class Holder(NamedTuple):
@@ -58,8 +45,6 @@ class Request(NamedTuple):
     holder: Holder | None = None
     seen: tuple[str, ...] = ()
     """Calls whose replies have arrived: they need not be kept any more."""
-    room: Owner | None = None
-    """Memory for the groups of the reply, if whoever writes it shares it and they fit: they need not travel."""
 
 
 class Reply(NamedTuple):
@@ -78,8 +63,6 @@ class Lent(NamedTuple):
 
     lease: int
     samples: dict[str, list[tuple[Blob, SampleInfo]]]
-    laid_out: tuple[int, ...] = ()
-    """How many bytes each has that lies in the memory of who asked for them, in their order: all of them, or none."""
 
 
 class Bare(NamedTuple):
@@ -97,24 +80,18 @@ class Draw(NamedTuple):
     """Tasks of which others have drawn groups, and not said yet which of them they keep."""
 
 
-def put_in(items: Any, model_step: int | None, memory: mmap, owner: Owner | None = None) -> Blob | Bare:
-    """Return what is to be put as bytes, in this memory if it has room, whose owner tells others where it is.
-
-    Raises InvalidArgument that names rollout and field, NotStorable.
-    """
+def put_in(items: Any, model_step: int | None) -> Blob | Bare:
+    """Return what is to be put as bytes. Raises InvalidArgument that names rollout and field, NotStorable."""
     if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:
         return Bare(items)
     try:
-        known, blob = encode_put_into(memory, items, model_step if isinstance(model_step, int) else None)
+        known, blob = encode_put(items, model_step if isinstance(model_step, int) else None)
     except NotStorable:
         found = _with_refs(list(items))
         if not found.refs:
             raise
         return found
-    span = None
-    if owner is not None and isinstance(blob, memoryview):  # bytes, where there was no room
-        span = span_of(owner, memory, len(blob))
-    return Blob(known, np.frombuffer(blob, np.uint8), span=span)
+    return Blob(known, np.frombuffer(blob, np.uint8))
 
 
 def _with_refs(group: list[Any]) -> Blob:
@@ -155,75 +132,14 @@ def size_of(request: Request) -> int:
     return 0
 
 
-def as_sent(request: Request, *, shares: bool) -> Request:
-    """Return a request as it travels: without the bytes of a group, if whoever gets it shares the memory that they are in."""
-    match request.arguments.get("items"):
-        case Blob(known, span=Span() as span) as blob:
-            items = Lying(known, span) if shares else blob._replace(span=None)
-            return request._replace(arguments={**request.arguments, "items": items})
-    return request
-
-
-def as_parts(request: Request, *, shares: bool) -> tuple[Any, ...]:
-    """Return what `as_sent` is made of, with as few objects of classes as can be: Ray asks for each how to write it."""
-    match request.arguments.get("items"):
-        case Blob(known, span=Span(owner, start, size, head)) if shares:
-            others = {name: value for name, value in request.arguments.items() if name != "items"}
-            return (*request._replace(arguments=others), (known, tuple(owner), start, size, head))
-    return (*as_sent(request, shares=shares), None)
-
-
-def from_parts(parts: Sequence[Any]) -> Request:
-    """Return the request again."""
-    *fields, lying = parts
-    request = Request(*fields)
-    if lying is not None:
-        known, owner, *where = lying
-        request.arguments["items"] = Lying(known, Span(Owner(*owner), *where))
-    return request
-
-
-def put_out(items: Blob | Lying | Bare, model_step: int | None) -> Any:
-    """Return what can be put, on the heap of this process. Raises Elsewhere for what lies where it cannot read."""
+def put_out(items: Blob | Bare, model_step: int | None) -> Any:
+    """Return what can be put, on the heap of this process."""
     match items:
         case Bare(plain):
             return plain
-        case Lying(known, span):
-            return decode_put(known, read(span), model_step)
         case Blob(known, rollouts, refs):
             blob = rollouts.tobytes()
             return decode_put(known, blob, model_step) if known else decode(blob, refs=Refs(refs))
-
-
-def laid_out(reply: Reply, room: Owner | None) -> Reply:
-    """Return a reply as it travels: without the bytes of groups, if they could be written where the caller wants them."""
-    match reply.value:
-        case Lent(lease, samples) if room is not None:
-            blobs = [blob.rollouts for given in samples.values() for blob, _ in given]
-            if not blobs or not write(room, blobs):
-                return reply
-            bare = {
-                task: [(blob._replace(rollouts=_NOTHING), info) for blob, info in given]
-                for task, given in samples.items()
-            }
-            return reply._replace(value=Lent(lease, bare, tuple(map(len, blobs))))
-    return reply
-
-
-def fetched(lent: Lent, memory: mmap | None) -> Lent:
-    """Return what was lent with its bytes, from memory where they were laid out."""
-    if not lent.laid_out or memory is None:
-        return lent
-    memory.seek(0)
-    sizes = iter(lent.laid_out)
-    samples = {
-        task: [
-            (blob._replace(rollouts=np.frombuffer(memory.read(next(sizes)), np.uint8)), info)
-            for blob, info in given
-        ]
-        for task, given in lent.samples.items()
-    }
-    return Lent(lent.lease, samples)
 
 
 def hand_in(group: Any) -> Blob:

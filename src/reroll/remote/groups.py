@@ -6,12 +6,11 @@ Out: inside `as_bytes()` the buffer delivers the bytes with pending edits (`enco
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from mmap import mmap
 from typing import Any, Final
 
 import msgspec
 
-from reroll.buffer.packed import Packed, Shown, as_bytes, pack, pack_into, unpack
+from reroll.buffer.packed import Packed, Shown, as_bytes, pack, unpack
 from reroll.codec import encode
 from reroll.errors import CorruptData
 from reroll.remote.protocol import WireInfo
@@ -27,7 +26,6 @@ __all__ = [
     "encode_delivery",
     "encode_infos",
     "encode_put",
-    "encode_put_into",
 ]
 
 _read_edits: Final = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool, str | None]).decode
@@ -37,11 +35,6 @@ _NOT_DRAWN: Final = WireInfo(0, 1.0, 1.0, 1.0, 0, 0, 0)
 def encode_put(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
     """Return a group's metadata and its rollouts as bytes. Raises InvalidArgument and NotStorable with rollout and field."""
     return pack(items, model_step)
-
-
-def encode_put_into(memory: mmap, items: Sequence[Any], model_step: int | None) -> tuple[bytes, Blob]:
-    """Return what `encode_put` returns; the rollouts are written to `memory` if they fit."""
-    return pack_into(memory, items, model_step)
 
 
 def decode_put(metadata: bytes, blob: Blob, model_step: int | None) -> Packed | list[Any]:
