@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import isfinite
-from mmap import mmap
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from reroll.buffer.group import BOUND, Group, Integer, Whole, count_prompts
-from reroll.codec import count_plain_rollouts, decode, encode, encode_into
+from reroll.codec import count_plain_rollouts, decode, encode
 from reroll.errors import CorruptData, InvalidArgument
 from reroll.rollout import GroupSummary, Status, summarize
 from reroll.rollout.checkout import Checkout, mark, read_checkouts
@@ -105,11 +104,6 @@ class Packed(NamedTuple):
 def pack(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
     """Return what is known of rollouts, and the rollouts, as bytes. Raises InvalidArgument, NotStorable."""
     return _known_of(items, model_step), encode(list(items), root="rollouts")
-
-
-def pack_into(memory: mmap, items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes | memoryview]:
-    """Return what is known of rollouts, and the rollouts, as bytes: as `pack`, in this memory if it has room."""
-    return _known_of(items, model_step), encode_into(memory, list(items), root="rollouts")
 
 
 def _known_of(items: Sequence[Any], model_step: int | None) -> bytes:

@@ -4,14 +4,14 @@ frame     the outermost bytes: magic, version, checksum, lengths; codes and limi
 arrays    arrays beside the body, aligned, each once; dtypes, numpy scalars, torch tensors
 rows      `Rollout`s as rows
 registry  `register`: types that are stored by name and state
-encode    `encode`, `encode_into`, `find_unstorable`
+encode    `encode`, `find_unstorable`
 decode    `decode`, which trusts nothing
 
 docs/format.md describes the bytes.
 """
 
 from reroll.codec.decode import RefReader, decode
-from reroll.codec.encode import RefWriter, Unstorable, encode, encode_into, find_unstorable
+from reroll.codec.encode import RefWriter, Unstorable, encode, find_unstorable
 from reroll.codec.frame import FORMAT_VERSION, checksum_of
 from reroll.codec.registry import register
 from reroll.codec.rows import count_plain_rollouts
@@ -25,7 +25,6 @@ __all__ = [
     "count_plain_rollouts",
     "decode",
     "encode",
-    "encode_into",
     "find_unstorable",
     "register",
 ]

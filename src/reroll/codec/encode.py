@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from mmap import mmap
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -30,7 +29,7 @@ from reroll.codec.arrays import (
     write_scalar,
     write_tensor,
 )
-from reroll.codec.frame import ATOMS, MAX_DEPTH, MAX_PART, Code, join, join_into
+from reroll.codec.frame import ATOMS, MAX_DEPTH, MAX_PART, Code, join
 from reroll.codec.registry import BY_TYPE, LEAVES, Entry, needs_functions
 from reroll.codec.rows import PLAIN_AT, VERSIONS_AT, write_row
 from reroll.errors import NotStorable, shown
@@ -83,18 +82,6 @@ def encode(
 
     """
     return join(*_parts(value, allow_pickle=allow_pickle, refs=refs, root=root))
-
-
-def encode_into(memory: mmap, value: Any, *, root: str = "value") -> bytes | memoryview:
-    """Write a value as `encode` does at the position of `memory`, and return a view of it; bytes if it does not fit.
-
-    Saves the allocation of new memory if the blob is needed for a short time only.
-
-    Raises:
-        NotStorable: A part of the value cannot be stored.
-
-    """
-    return join_into(memory, *_parts(value, allow_pickle=False, refs=None, root=root))
 
 
 def find_unstorable(

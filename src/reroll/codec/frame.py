@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from io import BytesIO
-from mmap import mmap
 from typing import Any, Final, NamedTuple
 
 from reroll.errors import CorruptData, UnsupportedFormat
@@ -84,20 +83,6 @@ def join(table: bytes, body: bytes, arrays: Sequence[Any]) -> bytes:
     del blob
     file.write(_START.pack(_MAGIC, FORMAT_VERSION, checksum))
     return file.getvalue()
-
-
-def join_into(memory: mmap, table: bytes, body: bytes, arrays: Sequence[Any]) -> bytes | memoryview:
-    """Write the blob of these parts at the position of `memory` and return a view of it; bytes if it does not fit."""
-    start = memory.tell()
-    try:
-        for part in (bytes(_START.size), *_before_arrays(table, body), *arrays):
-            memory.write(part)
-    except ValueError:  # no room
-        memory.seek(start)
-        return join(table, body, arrays)
-    blob = memoryview(memory)[start : memory.tell()]
-    _START.pack_into(blob, 0, _MAGIC, FORMAT_VERSION, checksum_of(blob[_START.size :]))
-    return blob.toreadonly()
 
 
 def split(blob: Buffer) -> Frame:
