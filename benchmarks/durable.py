@@ -15,12 +15,12 @@ from groups import TASK, Group
 from measure import Timing
 from reroll import AsyncReplayBufferConfig, ReplayBufferConfig
 from reroll.codec import encode
-from reroll.store import COLUMNS
-from reroll.store.folding import LOG_BYTES
-from reroll.store.schema import PAGE_BYTES, TYPES
+from reroll.store.durable import LOG_BYTES
+from reroll.store.files import PAGE_BYTES
 
 PRODUCERS = 8
 BATCH = 64
+ROW_BYTES = 400
 TAKE_STEP, TAKE = "take_batch of 64, for a training step", "take_batch of 64, without one"
 TAKE_UNIFORM = "take_batch of 64 at random, for a training step"
 
@@ -80,17 +80,15 @@ def _put_plain(where: Path, blobs: Sequence[bytes], count: int, batch: int) -> f
     pragmas |= {"wal_autocheckpoint": LOG_BYTES // PAGE_BYTES}
     for name, value in pragmas.items():
         connection.execute(f"PRAGMA {name} = {value}")
-    connection.execute(f"CREATE TABLE rows ({', '.join(f'{name} {kind}' for name, kind in TYPES.items())})")
+    connection.execute("CREATE TABLE rows (uid INTEGER PRIMARY KEY, value BLOB)")
     connection.execute("CREATE TABLE payloads (uid INTEGER PRIMARY KEY, blob BLOB)")
-    kinds = {"TEXT": "completed", "REAL": 0.5, "BLOB": b"some members", "INTEGER": 7}
-    row = [kinds[TYPES[name]] for name in COLUMNS[1:]]
-    statement = f"INSERT INTO rows VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+    row, statement = bytes(ROW_BYTES), "INSERT INTO rows VALUES (?, ?)"
     os.sync()
     start = perf_counter()
     for first in range(0, count, batch):
         uids = range(first, min(first + batch, count))
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(statement, [(uid, *row) for uid in uids])
+        connection.executemany(statement, [(uid, row) for uid in uids])
         connection.executemany(
             "INSERT INTO payloads VALUES (?, ?)", [(uid, blobs[uid % len(blobs)]) for uid in uids]
         )

@@ -21,25 +21,21 @@ from time import perf_counter
 
 from measure import print_table
 from reporting import Claim, arguments, conclude, print_title, versions
-from reroll.store import COLUMNS, Change, open_saved, open_store, write_checkpoint
-from reroll.store.folding import LOG_BYTES
-from reroll.store.schema import PAGE_BYTES, TYPES
+from reroll.store import ROW, Change, open_saved, open_store, write_snapshot
+from reroll.store.durable import LOG_BYTES
+from reroll.store.files import PAGE_BYTES
 
 BLOB_BYTES = 65_536
+VALUE = bytes(400)
 IN_FLIGHT = 64
 """How many changes producers have queued at a time, and how many plain SQLite writes in a commit."""
 BLOBS = [os.urandom(BLOB_BYTES) for _ in range(16)]
 PLAIN_WRITE, PLAIN_READ, PLAIN_SQLITE = "plain file, fsync", "plain file", "plain sqlite3"
 
 
-def row(uid: int) -> tuple[object, ...]:
-    kinds = {"TEXT": "completed", "REAL": 0.5, "BLOB": b"some members", "INTEGER": 7}
-    return (uid, *(kinds[TYPES[name]] for name in COLUMNS[1:]))
-
-
 def changes(number: int) -> Iterator[Change]:
     for uid in range(number):
-        yield Change(rows=[row(uid)], payloads=[(uid, BLOBS[uid % len(BLOBS)])])
+        yield Change(records=[(ROW, uid, VALUE)], payloads=[(uid, BLOBS[uid % len(BLOBS)])])
 
 
 def _expect(found: int, expected: int) -> None:
@@ -61,7 +57,7 @@ def read_plain(directory: Path, number: int) -> None:
 
 
 def write_ours(directory: Path, number: int) -> None:
-    write_checkpoint(directory, changes(number))
+    write_snapshot(directory, changes(number))
 
 
 def read_ours(directory: Path, number: int) -> None:
@@ -94,13 +90,12 @@ def put_plain(directory: Path, number: int, sync: str = "os") -> None:
     pragmas |= {"wal_autocheckpoint": LOG_BYTES // PAGE_BYTES}
     for name, value in pragmas.items():
         connection.execute(f"PRAGMA {name} = {value}")
-    connection.execute(f"CREATE TABLE rows ({', '.join(f'{name} {kind}' for name, kind in TYPES.items())})")
+    connection.execute("CREATE TABLE rows (uid INTEGER PRIMARY KEY, value BLOB)")
     connection.execute("CREATE TABLE payloads (uid INTEGER PRIMARY KEY, blob BLOB)")
     for first in range(0, number, IN_FLIGHT):
         uids = range(first, min(first + IN_FLIGHT, number))
         connection.execute("BEGIN IMMEDIATE")
-        statement = f"INSERT INTO rows VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
-        connection.executemany(statement, [row(uid) for uid in uids])
+        connection.executemany("INSERT INTO rows VALUES (?, ?)", [(uid, VALUE) for uid in uids])
         blobs = [(uid, BLOBS[uid % len(BLOBS)]) for uid in uids]
         connection.executemany("INSERT INTO payloads VALUES (?, ?)", blobs)
         connection.execute("COMMIT")
@@ -132,7 +127,7 @@ def main() -> int:
     number, rounds = (500, 3) if options.quick else (2000, 5)
     start = perf_counter()
     print_title("reroll store benchmark")
-    found = {"write": rates({PLAIN_WRITE: write_plain, "write_checkpoint": write_ours}, number, rounds)}
+    found = {"write": rates({PLAIN_WRITE: write_plain, "write_snapshot": write_ours}, number, rounds)}
     directory = Path(tempfile.mkdtemp(prefix=".store-benchmark-", dir="."))
     try:
         write_plain(directory, number)
@@ -153,7 +148,7 @@ def main() -> int:
     rows = [(what, name, f"{rate:,.0f}") for what, cases in found.items() for name, rate in cases.items()]
     print_table(f"{number:,} payloads of 64 KB with their rows", ("what", "how", "MB/s"), rows)
     claims = [
-        _claim("a checkpoint at least half as fast as a plain file", found["write"], "write_checkpoint", 0.5),
+        _claim("a snapshot at least half as fast as a plain file", found["write"], "write_snapshot", 0.5),
         _claim("reading at least a third as fast as a plain file", found["read"], "all_payloads", 1 / 3),
         _claim("Store.write at least 90 % of plain sqlite3", found["put"], "Store.write", 0.9),
         _claim("the same with sync=disk", found["put, sync=disk"], "Store.write", 0.9),

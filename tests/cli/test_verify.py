@@ -63,24 +63,24 @@ def test_an_altered_payload_is_named(place, byte):
 
 
 def test_an_altered_row_is_named(place):
-    change(place, "UPDATE rows SET priority = 77 WHERE uid = 7")
+    change(place, "UPDATE records SET crc = crc + 1 WHERE kind = 'row' AND key = 7")
     assert "the rows of groups 7 are damaged" in damage(place)
 
 
 def test_a_missing_payload_is_named(place):
     change(place, "DELETE FROM payloads WHERE uid = 7")
     said = damage(place)
-    assert "its payloads" in said
+    assert "the rollouts of groups 7 are missing" in said
 
 
 def test_a_missing_row_is_noticed(place):
-    change(place, "DELETE FROM rows WHERE uid = 7")
-    assert "its rows" in damage(place)
+    change(place, "DELETE FROM records WHERE kind = 'row' AND key = 7")
+    assert "its row records" in damage(place)
 
 
 def test_an_altered_state_is_noticed(place):
-    change(place, "UPDATE state SET value = x'00'")
-    assert "its state" in damage(place)
+    change(place, "UPDATE records SET value = x'00' WHERE kind = 'state'")
+    assert "the state record" in damage(place)
 
 
 def test_a_truncated_file_is_damaged(place):

@@ -7,7 +7,7 @@ import pytest
 from crash.lives import Store, end, order, start
 from crash.numbered import config
 from reroll import StoreLocked
-from reroll.store import open_saved
+from reroll.store import ROW, open_saved
 
 KILLS = int(os.environ.get("REROLL_KILLS", "2000"))
 """How many kills the long run sees, over its 20 stores."""
@@ -53,7 +53,7 @@ async def test_one_process_writes_and_others_read(tmp_path):
     with pytest.raises(StoreLocked, match=f"process {process.pid}"):
         config(tmp_path).build()
     with open_saved(tmp_path) as saved:
-        assert [row[0] for row in saved.rows()] == [1, 2, 3, 4, 5]
+        assert [uid for uid, _ in saved.records(ROW)] == [1, 2, 3, 4, 5]
     process.kill()
     end(process)
     buffer = config(tmp_path).build()

@@ -32,7 +32,7 @@ from crash.numbered import (
 )
 from reroll import BlockingReplayBuffer, ForkedProcess, ReplayBuffer
 from reroll.engine.ledger import closes
-from reroll.store import amending, folding
+from reroll.store import durable
 
 MAX_OPEN = 3
 """Leases that one process leaves open."""
@@ -396,12 +396,8 @@ def open_buffer(orders: dict[str, Any]) -> Any:
         writing.set_for_threads()
     if opening.at is not None:
         opening.set()
-    if (
-        orders["life"] % 2
-    ):  # batches here are small: let every changed row be kept in a fact, and most not for long
-        amending.FEW, amending.MAX_ROWS = 0, 20
     if orders["life"] % 3:  # and the log is, after each commit or two, being folded into the file
-        folding.LOG_BYTES = 1 << 18
+        durable.LOG_BYTES = 1 << 18
     made = config(orders["directory"], **orders["options"])
     buffer = made.build_blocking() if orders["interrupted"] else made.build()
     opening.lift()

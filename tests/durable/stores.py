@@ -38,7 +38,7 @@ def copy_of(store: Path) -> Path:
 
 def crashed(buffer: ReplayBuffer, config: ReplayBufferConfig | None = None, **options: Any) -> ReplayBuffer:
     """Return a buffer that finds what a crash would leave of this one now; this one goes on."""
-    store = copy_of(buffer._disk.store._path.parent)
+    store = copy_of(buffer._disk.store.path.parent)
     if config is not None:
         return config.model_copy(update={"store": store}).build()
     return fifo(store, **options)

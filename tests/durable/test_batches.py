@@ -1,4 +1,4 @@
-"""Batches of a usual size, whose rows are kept together on disk: seen by everybody as if each were written by itself."""
+"""Batches of a usual size on disk: seen by other processes, after a crash, and in a copy."""
 
 import pytest
 
@@ -7,18 +7,11 @@ from replay.buffers import TASK, books, fill, uids_of
 from reroll import open_readonly
 
 
-def is_amended(buffer):
-    store = buffer._disk.store
-    with store.begin_copy() as copy:
-        return any(rows for _, rows in copy._saved.amended())
-
-
 async def test_a_batch_is_seen_by_others_and_survives_a_crash(tmp_path):
     buffer = fifo(tmp_path / "store")
     uids = await fill(buffer, 60)
     assert uids_of(await buffer.get(20, TASK, "completed", train_step=1)) == uids[:20]
     assert uids_of(await buffer.get(20, TASK, "completed", train_step=2)) == uids[20:40]
-    assert is_amended(buffer), "else this tests nothing"
     seen = await picture(buffer)
     with open_readonly(tmp_path / "store") as other:
         assert other.query({}) == seen["rows"]
@@ -31,7 +24,6 @@ async def test_a_batch_is_seen_by_others_and_survives_a_crash(tmp_path):
     assert await again.rewind(1) == 20
     assert uids_of(await again.get(20, TASK, "completed", train_step=2)) == uids[20:40]
     assert await again.commit(2) == 40
-    assert not is_amended(again), "what was committed is gone, also from there"
     twice = crashed(again)
     assert await picture(twice) == await picture(again)
     assert [row.uid for row in await twice.query({})] == uids[40:]

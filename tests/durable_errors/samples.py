@@ -1,5 +1,7 @@
 """Groups to keep, buffers as plain calls, and files that somebody altered."""
 
+import base64
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -10,7 +12,8 @@ import msgspec
 
 from reroll import ReplayBufferConfig, Rollout
 from reroll.engine.ledger import closes
-from reroll.store import COLUMNS, FILE_NAME, seals
+from reroll.store import COLUMNS, FILE_NAME, ROW
+from reroll.store.records import payload_crc, record_crc
 
 TASK = "math"
 
@@ -117,7 +120,7 @@ def payload(directory: Path, uid: int) -> bytes:
 
 
 def alter_payload(directory: Path, uid: int, at: int = -1) -> None:
-    """Alter one byte of a payload; the first 64 are covered by its seal, all by its own checksum."""
+    """Alter one byte of a payload; the first 64 are covered by its checksum in the table, all by its own checksum."""
     blob = bytearray(payload(directory, uid))
     blob[at] ^= 0xFF
     with opened(directory) as connection:
@@ -127,50 +130,67 @@ def alter_payload(directory: Path, uid: int, at: int = -1) -> None:
 def alter_row(directory: Path, uid: int, column: str, value: Any) -> None:
     """Write a value into a row, whose checksum stays as it was."""
     with opened(directory) as connection:
-        connection.execute(f"UPDATE rows SET {column} = ? WHERE uid = ?", (value, uid))  # noqa: S608
+        _change_row(connection, uid, {column: value})
 
 
 def replace_payload(directory: Path, uid: int, blob: bytes) -> None:
-    """Write another payload, with its seal."""
+    """Write another payload, with its checksum."""
     with opened(directory) as connection:
-        seal = seals.payload_seal(uid, blob)
-        connection.execute("UPDATE payloads SET blob = ?, seal = ? WHERE uid = ?", (blob, seal, uid))
+        values = (blob, payload_crc(uid, blob), uid)
+        connection.execute("UPDATE payloads SET blob = ?, crc = ? WHERE uid = ?", values)
+
+
+def row_of(directory: Path, uid: int) -> dict[str, Any]:
+    """Return a row as it is written."""
+    with opened(directory) as connection:
+        return _row(connection, uid)
 
 
 def replace_in_row(directory: Path, uid: int, /, **values: Any) -> None:
     """Write values into a row, with the checksum that fits."""
     with opened(directory) as connection:
-        for column, value in values.items():
-            connection.execute(f"UPDATE rows SET {column} = ? WHERE uid = ?", (value, uid))  # noqa: S608
-        uid = values.get("uid", uid)
-        query = f"SELECT {', '.join(COLUMNS)} FROM rows WHERE uid = ?"  # noqa: S608
-        row = seals.restored(tuple(connection.execute(query, (uid,)).fetchone()))
-        connection.execute("UPDATE rows SET crc = ? WHERE uid = ?", (seals.row_seal(row), uid))
+        uid, value = _change_row(connection, uid, values)
+        crc = record_crc(ROW, uid, value)
+        connection.execute("UPDATE records SET crc = ? WHERE kind = ? AND key = ?", (crc, ROW, uid))
+
+
+def _row(connection: sqlite3.Connection, uid: int) -> dict[str, Any]:
+    query = "SELECT value FROM records WHERE kind = ? AND key = ?"
+    (value,) = connection.execute(query, (ROW, uid)).fetchone()
+    return dict(zip(COLUMNS, [uid, *json.loads(value)], strict=True))
+
+
+def _change_row(connection: sqlite3.Connection, uid: int, values: dict[str, Any]) -> tuple[Any, bytes]:
+    row = _row(connection, uid) | values
+    assert tuple(row) == COLUMNS
+    new, *rest = row.values()
+    value = json.dumps(rest, default=lambda data: base64.b64encode(data).decode()).encode()
+    statement = "UPDATE records SET key = ?, value = ? WHERE kind = ? AND key = ?"
+    connection.execute(statement, (new, value, ROW, uid))
+    return new, value
 
 
 def state(directory: Path) -> Any:
-    with opened(directory) as connection:
-        (blob,) = connection.execute("SELECT value FROM state").fetchone()
+    ((_, blob),) = records(directory, "state")
     return msgspec.msgpack.decode(blob)
 
 
 def replace_state(directory: Path, new: Any) -> None:
-    blob = new if isinstance(new, bytes) else msgspec.msgpack.encode(new)
+    replace_record(directory, "state", 0, new if isinstance(new, bytes) else msgspec.msgpack.encode(new))
+
+
+def replace_record(directory: Path, kind: str, key: Any, value: Any) -> None:
+    """Write other bytes in place of the first record of a kind, with their checksum."""
+    first = records(directory, kind)[0][0]
     with opened(directory) as connection:
-        connection.execute("UPDATE state SET value = ?, crc = ?", (blob, seals.seal_of(blob)))
+        if key != first:
+            connection.execute("DELETE FROM records WHERE kind = ? AND key = ?", (kind, key))
+        values = (key, value, record_crc(kind, key, value), kind, first)
+        statement = "UPDATE records SET key = ?, value = ?, crc = ? WHERE kind = ? AND key = ?"
+        connection.execute(statement, values)
 
 
-def replace_fact(directory: Path, kind: str, key: Any, value: Any) -> None:
-    """Write other bytes in place of the first fact of a kind, with their checksum."""
+def records(directory: Path, kind: str) -> list[tuple[Any, bytes]]:
     with opened(directory) as connection:
-        (seq,) = connection.execute("SELECT min(seq) FROM facts WHERE kind = ?", (kind,)).fetchone()
-        connection.execute("DELETE FROM facts WHERE kind = ? AND key = ? AND seq <> ?", (kind, key, seq))
-        values = (key, value, seals.seal_of(kind, key, value), seq)
-        connection.execute("UPDATE facts SET key = ?, value = ?, crc = ? WHERE seq = ?", values)
-
-
-def facts(directory: Path, kind: str) -> list[tuple[Any, bytes]]:
-    with opened(directory) as connection:
-        return connection.execute(
-            "SELECT key, value FROM facts WHERE kind = ? ORDER BY seq", (kind,)
-        ).fetchall()
+        query = "SELECT key, value FROM records WHERE kind = ? ORDER BY key"
+        return connection.execute(query, (kind,)).fetchall()

@@ -288,7 +288,7 @@ def test_limits_follow_rows_that_are_left_out(make, tmp_path):
 def test_a_row_that_is_missing_is_told(make, tmp_path):
     path = saved(make, tmp_path)
     with opened(path) as connection:
-        connection.execute("DELETE FROM rows WHERE uid = 2")
+        connection.execute("DELETE FROM records WHERE kind = 'row' AND key = 2")
     for on_corrupt in ("raise", "skip"):
         with pytest.raises(CorruptData, match="5 of 6"):
             make().resume(path, on_corrupt=on_corrupt)
@@ -307,7 +307,7 @@ def test_damaged_facts_are_told(make, tmp_path, kind):
         buffer.target.lease({TASK: 1}).take()
     buffer.close()
     with opened(tmp_path) as connection:
-        found = connection.execute("UPDATE facts SET value = x'c1' WHERE kind = ?", (kind,)).rowcount
+        found = connection.execute("UPDATE records SET value = x'c1' WHERE kind = ?", (kind,)).rowcount
     if not found:
         pytest.skip("closing gave it back")
     with pytest.raises(CorruptData, match=r"replay_buffer.sqlite is damaged.*restore the file"):
@@ -410,7 +410,7 @@ def test_a_store_of_no_buffer_holds_nothing_to_resume(make, tmp_path):
 
 
 def test_a_resume_that_was_interrupted_leaves_an_empty_store(make, tmp_path):
-    """Rows and payloads are there, and a state from before: as after a crash within `resume`."""
+    """Payloads are there, and a state from before: as after a crash within `resume`."""
     path = saved(make, tmp_path / "saved")
     store = make(store=tmp_path / "store")
     store.advance(1)
@@ -419,11 +419,7 @@ def test_a_resume_that_was_interrupted_leaves_an_empty_store(make, tmp_path):
     assert blank["engine"]["last_uid"] == 0
     with opened(tmp_path / "store") as connection:
         connection.execute("ATTACH ? AS other", (str(path / FILE_NAME),))
-        for table in ("rows", "payloads"):
-            connection.execute(f"INSERT INTO {table} SELECT * FROM other.{table}")  # noqa: S608
-        for name in ("rows", "payloads"):
-            query = "INSERT OR REPLACE INTO about SELECT * FROM other.about WHERE name = ?"
-            connection.execute(query, (name,))
+        connection.execute("INSERT INTO payloads SELECT * FROM other.payloads")
     store = make(store=tmp_path / "store")
     assert len(store) == 0
     store.resume(path)

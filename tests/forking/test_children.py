@@ -5,7 +5,7 @@ import os
 import pytest
 
 from reroll import ForkedProcess, RerollError, open_readonly
-from reroll.store import open_saved
+from reroll.store import ROW, open_saved
 from store.samples import start
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -214,7 +214,7 @@ def test_a_buffer_in_a_child(tmp_path, script, is_durable):
     if is_durable:
         with open_saved(tmp_path) as saved:
             left = {BLOCKING: 7, ASYNC: 7, LOADER: 1}[script]
-            assert saved.counts()["rows"] == left
+            assert len(list(saved.records(ROW))) == left
         with open_readonly(tmp_path) as reader:
             assert len(reader.query({})) == left
 
@@ -247,7 +247,7 @@ def test_a_child_that_outlives_its_parent_leaves_the_log(tmp_path):
         assert process.stdout.readline() == "ready\n"
         process.communicate("\n", timeout=100)  # returns when the child has ended too, and closed the pipe
     with open_saved(tmp_path) as saved:
-        assert saved.counts()["rows"] == 8
+        assert len(list(saved.records(ROW))) == 8
 
 
 def test_the_error():

@@ -33,8 +33,8 @@ def config(tmp_path, **options):
 def stored(tmp_path, name="store"):
     """Return the numbers of the objects that are stored, and those of each group."""
     with open_saved(tmp_path / name) as saved:
-        holders = dict(saved.facts(HOLDER))
-        return [number for number, _ in saved.facts(OBJECT)], list(holders)
+        holders = dict(saved.records(HOLDER))
+        return [number for number, _ in saved.records(OBJECT)], list(holders)
 
 
 def pixels(rollout):

@@ -25,7 +25,7 @@ async def test_saved_once_and_put_again_once(tmp_path):
     await buffer.put(group(image, other), "a")
     await buffer.save(tmp_path)
     with open_saved(tmp_path) as saved:
-        assert saved.counts()[f"facts {OBJECT}"] == 2
+        assert saved.commit().totals[OBJECT] == 2
     resumed = CONFIG.build()
     await resumed.resume(tmp_path)
     (one, two), (three, four) = await resumed.get(2, "a", "completed")
@@ -91,7 +91,7 @@ async def test_an_object_that_was_altered(tmp_path):
     await buffer.put(group(ray.put("bad")), "a")
     await buffer.save(tmp_path)
     connection = sqlite3.connect(tmp_path / "replay_buffer.sqlite")
-    connection.execute("UPDATE facts SET value = x'00' WHERE kind = 'ref' AND key = 2")
+    connection.execute("UPDATE records SET value = x'00' WHERE kind = 'ref' AND key = 2")
     connection.commit()
     connection.close()
     with pytest.raises(CorruptData):

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from reroll.store import COLUMNS, Change, open_saved, open_store
+from reroll.store import ROW, Change, open_saved, open_store
 from reroll.store import durable as durable_module
-from store.samples import change, row, written
+from store.samples import change, gone, keys, stored_keys, written
 
 
 class Gate:
@@ -31,9 +31,10 @@ def test_what_queues_up_shares_a_commit(tmp_path):
             store.write(change(uid, 100), lambda error, uid=uid: told.append((uid, error, store.commits)))
         assert told == [], "nothing is acknowledged before it is committed"
         gate.opened.set()
-        written(store, Change(state=b"last"))
+        written(store, Change(records=[("state", 0, b"last")]))
         assert told == [(uid, None, 2) for uid in range(1, 101)], "one commit, acknowledged in order after it"
-        assert store.state == b"last"
+        with store.reader() as reader:
+            assert reader.record("state", 0) == b"last"
 
 
 def test_a_long_queue_is_committed_in_parts(tmp_path, monkeypatch):
@@ -58,14 +59,14 @@ def test_the_last_change_wins(tmp_path):
         store.write(Change(), gate)
         assert gate.reached.wait(60)
         for number in range(10):
-            store.write(Change(rows=[row(1, uses=number)], state=b"%d" % number), lambda error: None)
-        store.write(Change(gone=[2], rows=[row(2)]), lambda error: None)
-        store.write(Change(gone=[3]), lambda error: None)
+            store.write(Change(records=[("lease", 1, b"%d" % number)]), lambda error: None)
+        store.write(change(2), lambda error: None)
+        store.write(gone(2, 3), lambda error: None)
         gate.opened.set()
-        written(store, Change(rows=[row(3)]))
-        assert next(store.rows())[COLUMNS.index("uses")] == 9
-        assert [values[0] for values in store.rows()] == [1, 3]
-        assert store.state == b"9"
+        written(store, change(3))
+        with store.reader() as reader:
+            assert list(reader.records("lease")) == [(1, b"9"), (2, b""), (3, b"")]
+            assert keys(reader) == reader.payload_uids() == [3]
 
 
 def test_an_acknowledged_change_is_seen_by_others(tmp_path):
@@ -73,7 +74,7 @@ def test_an_acknowledged_change_is_seen_by_others(tmp_path):
         for uid in range(5):
             written(store, change(uid))
             with open_saved(tmp_path) as saved:
-                assert saved.counts()["rows"] == uid + 1
+                assert len(list(saved.records(ROW))) == uid + 1
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -94,7 +95,7 @@ def test_closing_from_an_acknowledgement(tmp_path):
     assert told.wait(60)
     store.close()
     with open_store(tmp_path) as again:
-        assert len(list(again.rows())) == 1
+        assert stored_keys(again) == [1]
 
 
 @pytest.mark.parametrize(("sync", "level"), [("os", 1), ("disk", 2)])

@@ -6,10 +6,10 @@ import sqlite3
 import pytest
 
 from reroll.errors import CorruptData, UnsupportedFormat
-from reroll.store import FILE_NAME, open_saved, open_store, write_checkpoint
-from store.samples import blob, change, contents, start
+from reroll.store import FILE_NAME, open_saved, open_store, write_snapshot
+from store.samples import blob, change, contents, counted, start
 
-CHANGES = [change(uid, 3000 + uid * 1000) for uid in range(40)]
+CHANGES = counted([change(uid, 3000 + uid * 1000) for uid in range(40)])
 FORMAT_BYTES = range(60, 64)
 """Where the header of a SQLite file has its user's version: a higher one is a newer format."""
 
@@ -18,7 +18,7 @@ FORMAT_BYTES = range(60, 64)
 def whole(tmp_path_factory):
     """Return the bytes of a checkpoint, and what is in it."""
     directory = tmp_path_factory.mktemp("whole")
-    write_checkpoint(directory, CHANGES)
+    write_snapshot(directory, CHANGES)
     with open_saved(directory) as saved:
         return (directory / FILE_NAME).read_bytes(), contents(saved)
 
@@ -67,10 +67,10 @@ def test_a_page_in_place_of_another(whole, tmp_path):
         assert content_or_none(path) in (None, expected)
 
 
-@pytest.mark.parametrize("table", ["rows", "payloads", "facts"])
-def test_a_cell_in_place_of_another(tmp_path, table):
+@pytest.mark.parametrize(("table", "leaf"), [("records", 10), ("payloads", 13)])
+def test_a_cell_in_place_of_another(tmp_path, table, leaf):
     """Two pointers to one cell: each is whole and their number is right, but one is there twice and one is not."""
-    write_checkpoint(tmp_path, [change(uid, 100) for uid in range(10)])
+    write_snapshot(tmp_path, counted([change(uid, 100) for uid in range(10)]))
     path = tmp_path / FILE_NAME
     connection = sqlite3.connect(path)
     query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
@@ -78,7 +78,7 @@ def test_a_cell_in_place_of_another(tmp_path, table):
     connection.close()
     data = bytearray(path.read_bytes())
     start_of_page = (page - 1) * 32768
-    assert data[start_of_page] == 13, "a leaf of a table"
+    assert data[start_of_page] == leaf, "a leaf of a table"
     pointers = start_of_page + 8
     data[pointers + 6 : pointers + 8] = data[pointers + 8 : pointers + 10]
     path.write_bytes(data)
@@ -128,57 +128,50 @@ def altered_by(path, *statements):
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM rows WHERE uid = 7",
+        "DELETE FROM records WHERE kind = 'row' AND key = 7",
         "DELETE FROM payloads WHERE uid = 7",
-        "DELETE FROM facts WHERE key = 7",
-        "DELETE FROM facts WHERE key = 'put 39'",
-        "DELETE FROM state",
-        "DELETE FROM about WHERE name = 'rows'",
-        "DELETE FROM about",
-        "UPDATE about SET value = 1 WHERE name = 'payloads'",
-        "UPDATE about SET value = 'other' WHERE name = 'kind'",
-        "UPDATE rows SET priority = priority + 1 WHERE uid = 7",
-        "UPDATE rows SET status = 'aborted' WHERE uid = 7",
-        "UPDATE rows SET uses = 'many' WHERE uid = 7",
-        "UPDATE rows SET uses = NULL WHERE uid = 7",
-        "UPDATE rows SET priority = NULL WHERE uid = 7",
-        "UPDATE rows SET reward_mean = 0.5 WHERE uid = 7",
-        "UPDATE rows SET reward_std = NULL WHERE uid = 7",
-        "UPDATE rows SET task = CAST(x'ff' AS TEXT) WHERE uid = 7",
-        "UPDATE rows SET members = NULL WHERE uid = 7",
-        "UPDATE rows SET uid = 1000 WHERE uid = 7",
-        "UPDATE rows SET crc = 0 WHERE uid = 7",
+        "DELETE FROM records WHERE kind = 'lease' AND key = 7",
+        "DELETE FROM records WHERE key = 'put 000039'",
+        "DELETE FROM records WHERE kind = 'state'",
+        "DELETE FROM records WHERE kind = 'commit'",
+        "DELETE FROM records",
+        "UPDATE records SET value = '{}' WHERE kind = 'commit'",
+        "UPDATE records SET value = replace(value, 'completed', 'aborted') WHERE kind = 'row' AND key = 7",
+        "UPDATE records SET value = CAST(value AS TEXT) WHERE kind = 'row' AND key = 7",
+        "UPDATE records SET value = NULL WHERE kind = 'row' AND key = 7",
+        "UPDATE records SET value = 7 WHERE kind = 'row' AND key = 7",
+        "UPDATE records SET key = 1000 WHERE kind = 'row' AND key = 7",
+        "UPDATE records SET crc = 0 WHERE kind = 'row' AND key = 7",
         "UPDATE payloads SET uid = 1000 WHERE uid = 7",
         "UPDATE payloads SET blob = (SELECT blob FROM payloads WHERE uid = 8) WHERE uid = 7",
         "UPDATE payloads SET blob = substr(blob, 1, 100) WHERE uid = 7",
         "UPDATE payloads SET blob = NULL WHERE uid = 7",
         "UPDATE payloads SET blob = 'text' WHERE uid = 7",
         "UPDATE payloads SET blob = zeroblob(1000) WHERE uid = 7",
-        "UPDATE facts SET value = x'00' WHERE key = 7",
-        "UPDATE facts SET kind = 'uses' WHERE key = 7",
-        "UPDATE facts SET key = '7' WHERE key = 7",
-        "UPDATE facts SET value = NULL WHERE key = 7",
-        "UPDATE state SET value = x'00'",
-        "INSERT INTO state VALUES (2, x'00', 0)",
+        "UPDATE records SET value = x'00' WHERE kind = 'lease' AND key = 7",
+        "UPDATE records SET kind = 'uses' WHERE kind = 'lease' AND key = 7",
+        "UPDATE records SET key = '7' WHERE kind = 'lease' AND key = 7",
+        "UPDATE records SET value = x'00' WHERE kind = 'state'",
+        "INSERT INTO records VALUES ('state', 1, x'00', 0)",
         "PRAGMA user_version = 0",
         "PRAGMA application_id = 1",
     ],
 )
 def test_what_was_altered_by_hand(tmp_path, statement):
-    write_checkpoint(tmp_path, CHANGES)
+    write_snapshot(tmp_path, CHANGES)
     altered_by(tmp_path / FILE_NAME, statement)
     assert content_or_none(tmp_path) is None
 
 
 def test_a_payload_that_is_missing_is_not_unknown(tmp_path):
-    write_checkpoint(tmp_path, CHANGES)
+    write_snapshot(tmp_path, CHANGES)
     altered_by(tmp_path / FILE_NAME, "DELETE FROM payloads WHERE uid = 7")
     with open_store(tmp_path) as store, pytest.raises(CorruptData, match="uid 7"):
         store.read([6, 7])
 
 
 def test_an_altered_payload_is_found_by_its_uid(tmp_path):
-    write_checkpoint(tmp_path, CHANGES)
+    write_snapshot(tmp_path, CHANGES)
     altered_by(tmp_path / FILE_NAME, "UPDATE payloads SET blob = x'00' WHERE uid = 7")
     with open_saved(tmp_path) as saved:
         assert list(saved.payloads([8, 6])) == [blob(8, 11000), blob(6, 9000)]
@@ -210,4 +203,4 @@ def test_a_log_that_was_altered(tmp_path):
         (tmp_path / FILE_NAME).write_bytes(file)
         log.write_bytes(altered[: chance.choice([len(data), chance.randrange(len(data))])])
         found = content_or_none(tmp_path)
-        assert found is None or [values[0] for values in found["rows"]] == list(range(len(found["rows"])))
+        assert found is None or list(found["payloads"]) == list(range(len(found["payloads"])))

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from reroll.errors import SavedNotFound, StoreFailed
-from reroll.store import FILE_NAME, Change, open_saved, open_store, write_checkpoint
-from store.samples import blob, change, contents, start, written
+from reroll.store import FILE_NAME, Change, open_saved, open_store, write_snapshot
+from store.samples import blob, change, contents, copy_to, start, stored_keys, written
 
 
 def test_a_full_disk_fails_the_store(small_disk):
@@ -27,25 +27,25 @@ def test_a_full_disk_fails_the_store(small_disk):
         assert store.error is caught.value
         assert len(store.read(range(1, acknowledged + 1))) == acknowledged, "reading goes on"
         with open_saved(small_disk) as saved:
-            assert len(contents(saved)["rows"]) == acknowledged
+            assert len(contents(saved)["payloads"]) == acknowledged
     with open_store(small_disk) as store:
-        assert len(list(store.rows())) == acknowledged
+        assert len(stored_keys(store)) == acknowledged
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(small_disk):
-    write_checkpoint(small_disk, [change(1)])
+    write_snapshot(small_disk, [change(1)])
     with pytest.raises(StoreFailed, match="space on the disk"):
-        write_checkpoint(small_disk, (change(uid, 200_000) for uid in range(2, 100)))
+        write_snapshot(small_disk, (change(uid, 200_000) for uid in range(2, 100)))
     assert [path.name for path in small_disk.iterdir()] == [FILE_NAME]
     with open_saved(small_disk) as saved:
         assert list(contents(saved)["payloads"]) == [1]
-    write_checkpoint(small_disk, [change(2)])
+    write_snapshot(small_disk, [change(2)])
 
 
 LIMITED = """
 import resource, signal
 from reroll.errors import StoreFailed
-from reroll.store import Change, open_store, write_checkpoint
+from reroll.store import Change, open_store, write_snapshot
 from store.samples import blob, change, written
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -57,9 +57,9 @@ except StoreFailed as error:
     print("store")
 assert store.read([1]) == [blob(1)]
 store.close()
-write_checkpoint(sys.argv[2], [change(1)])
+write_snapshot(sys.argv[2], [change(1)])
 try:
-    write_checkpoint(sys.argv[2], (change(uid, 100_000) for uid in range(2, 50)))
+    write_snapshot(sys.argv[2], (change(uid, 100_000) for uid in range(2, 50)))
 except StoreFailed as error:
     print("checkpoint")
 """
@@ -81,7 +81,7 @@ def test_a_file_in_place_of_the_directory(tmp_path):
         with pytest.raises(StoreFailed, match="cannot be"):
             open_store(place)
         with pytest.raises(StoreFailed, match="cannot be"):
-            write_checkpoint(place, [])
+            write_snapshot(place, [])
 
 
 @pytest.fixture
@@ -112,12 +112,12 @@ def test_a_directory_that_cannot_be_written_to(tmp_path, read_only):
     directory = tmp_path / "directory"
     with open_store(directory) as store:
         written(store, change(1))
-        store.copy_to(directory / "copy")
+        copy_to(store, directory / "copy")
     read_only(directory)
     with pytest.raises(StoreFailed, match="permissions"):
         open_store(directory)
     with pytest.raises(StoreFailed, match="permissions"):
-        write_checkpoint(directory, [])
+        write_snapshot(directory, [])
     for place in (directory, directory / "copy"):
         with open_saved(place) as saved:
             assert list(contents(saved)["payloads"]) == [1], "what is at rest can be read there"

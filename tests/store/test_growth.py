@@ -1,11 +1,13 @@
 """The file of a steady buffer does not grow without end, nor does its log."""
 
-from reroll.store import FILE_NAME, Change, folding, open_saved, open_store
-from store.samples import blob, row, written
+import threading
+
+from reroll.store import FILE_NAME, Change, copy_of, durable, open_saved, open_store, write_snapshot
+from store.samples import blob, gone, keys, row, stored_keys, written
 
 
 def test_a_steady_buffer_keeps_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(folding, "LOG_BYTES", 2 << 20)
+    monkeypatch.setattr(durable, "LOG_BYTES", 2 << 20)
     file, log = tmp_path / FILE_NAME, tmp_path / f"{FILE_NAME}-wal"
     sizes, logs = [], []
     with open_store(tmp_path) as store:
@@ -15,17 +17,20 @@ def test_a_steady_buffer_keeps_its_size(tmp_path, monkeypatch):
                 store,
                 *(
                     Change(
-                        rows=[row(uid)],
-                        payloads=[(uid, blob(uid, 20_000 + uid % 7 * 3000))],
-                        gone=[uid - 50],
-                        facts=[("put_id", uid, b"1"), ("put_id", uid - 50, None)],
+                        records=[
+                            row(uid),
+                            ("put_id", uid, b"1"),
+                            ("put_id", uid - 50, None),
+                            *gone(uid - 50).records,
+                        ],
+                        payloads=[(uid, blob(uid, 20_000 + uid % 7 * 3000)), (uid - 50, None)],
                     )
                     for uid in uids
                 ),
             )
             sizes.append(file.stat().st_size)
             logs.append(log.stat().st_size)
-        assert len(list(store.rows())) == 50
+        assert len(stored_keys(store)) == 50
     held = 50 * 38_000
     assert max(sizes[20:]) <= 1.1 * max(sizes[:20])
     assert file.stat().st_size < 3 * held
@@ -34,7 +39,7 @@ def test_a_steady_buffer_keeps_its_size(tmp_path, monkeypatch):
 
 
 def test_the_log_is_folded_aside_while_somebody_reads_and_after(tmp_path, monkeypatch):
-    monkeypatch.setattr(folding, "LOG_BYTES", 1 << 20)
+    monkeypatch.setattr(durable, "LOG_BYTES", 1 << 20)
     file, log = tmp_path / FILE_NAME, tmp_path / f"{FILE_NAME}-wal"
 
     def write(store, first):
@@ -43,7 +48,10 @@ def test_the_log_is_folded_aside_while_somebody_reads_and_after(tmp_path, monkey
             written(
                 store,
                 *(
-                    Change(rows=[row(uid)], payloads=[(uid, blob(uid, 30_000))], gone=[uid - 50])
+                    Change(
+                        records=[row(uid), *gone(uid - 50).records],
+                        payloads=[(uid, blob(uid, 30_000)), (uid - 50, None)],
+                    )
                     for uid in uids
                 ),
             )
@@ -53,13 +61,13 @@ def test_the_log_is_folded_aside_while_somebody_reads_and_after(tmp_path, monkey
         with store.begin_copy() as copy:  # holds up the log: what it sees must stay
             write(store, 30)
             held_up = log.stat().st_size
-            copy.run(tmp_path / "copy")
+            write_snapshot(tmp_path / "copy", copy_of(copy, None, threading.Event()))
         write(store, 60)
         assert log.stat().st_size < held_up
-        uids = [row[0] for row in store.rows()]
+        uids = stored_keys(store)
         assert uids == list(range(850, 900))
         assert list(map(len, store.read(uids))) == [len(blob(uid, 30_000)) for uid in uids]
     assert not log.exists()
     with open_saved(tmp_path / "copy") as copied:
-        assert [row[0] for row in copied.rows()] == list(range(250, 300))
+        assert keys(copied) == list(range(250, 300))
     assert file.stat().st_size < 5 << 20

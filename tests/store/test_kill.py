@@ -4,18 +4,19 @@ import random
 
 import pytest
 
-from reroll.store import FILE_NAME, open_saved, open_store, write_checkpoint
-from store.samples import change, contents, row, start, written
+from reroll.store import FILE_NAME, open_saved, open_store, write_snapshot
+from store.samples import change, contents, start, stored_keys, written
 
 # Change n: row and payload n, and fact and state n; the rows of all multiples of 10 go with the next.
 WRITER = """
 from reroll.store import open_store
-from store.samples import change
+from store.samples import change, gone
 store, first = open_store(sys.argv[1], sync=sys.argv[2]), int(sys.argv[3])
 for number in range(first, first + 100_000):
     one = change(number, 20_000)
     if number % 10 == 1 and number > 1:
-        one.gone.append(number - 1)
+        one.records += gone(number - 1).records
+        one.payloads += gone(number - 1).payloads
     if number - first > 20:
         credit = sys.stdin.readline()  # so that it is never far ahead
     store.write(one, lambda error, number=number: print(number, error, flush=True))
@@ -53,31 +54,33 @@ def test_acknowledged_changes_survive(tmp_path):
         with open_saved(tmp_path) as saved:
             found = contents(saved)
         with open_store(tmp_path) as store:
-            rows = [values[0] for values in store.rows()]
+            rows = stored_keys(store)
         last = max(rows)
         assert last >= last_told, "acknowledged, and lost"
         expected = [uid for uid in range(1, last + 1) if uid % 10 or uid == last]
         assert rows == expected, "in order, without gaps"
         assert list(found["payloads"]) == expected, "row and payload together"
-        assert found["state"] == b"state %d" % last
-        assert [key for key, _ in found["facts"]["put_id"]] == [f"put {uid}" for uid in range(1, last + 1)]
+        assert found["records"]["state"] == [(0, b"state %d" % last)]
+        assert [key for key, _ in found["records"]["put_id"]] == [
+            f"put {uid:06}" for uid in range(1, last + 1)
+        ]
 
 
 CHECKPOINTER = """
-from reroll.store import write_checkpoint
+from reroll.store import write_snapshot
 from store.samples import change
 def changes():
     for number in range(1000, 2000):
         yield change(number, 50_000)
         print(number, flush=True)
         sys.stdin.readline()
-write_checkpoint(sys.argv[1], changes())
+write_snapshot(sys.argv[1], changes())
 """
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_a_checkpoint_that_is_killed_leaves_the_old_one(tmp_path, count):
-    write_checkpoint(tmp_path, [change(1)])
+    write_snapshot(tmp_path, [change(1)])
     (tmp_path / "other").write_text("somebody else's")
     with open_saved(tmp_path) as saved:
         before = contents(saved)
@@ -91,7 +94,7 @@ def test_a_checkpoint_that_is_killed_leaves_the_old_one(tmp_path, count):
     with open_saved(tmp_path) as saved:
         assert contents(saved) == before
     assert len(list(tmp_path.iterdir())) > 2, "it was killed in the middle"
-    write_checkpoint(tmp_path, [change(2)])
+    write_snapshot(tmp_path, [change(2)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", FILE_NAME], "leftovers are gone"
     with open_saved(tmp_path) as saved:
         assert list(contents(saved)["payloads"]) == [2]
@@ -100,7 +103,7 @@ def test_a_checkpoint_that_is_killed_leaves_the_old_one(tmp_path, count):
 def test_a_checkpoint_over_a_store_that_was_killed(tmp_path):
     acknowledged_before_the_kill(tmp_path, "os", 1, 5)
     assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size > 0
-    write_checkpoint(tmp_path, [change(7)])
+    write_snapshot(tmp_path, [change(7)])
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME], (
         "the old log is not taken for the new one's"
     )
@@ -112,4 +115,4 @@ def test_a_store_that_was_killed_can_be_continued(tmp_path):
     last = acknowledged_before_the_kill(tmp_path, "os", 1, 5)
     with open_store(tmp_path) as store:
         written(store, change(1000))
-        assert row(last) in list(store.rows()) or len(list(store.rows())) > last
+        assert last in stored_keys(store)

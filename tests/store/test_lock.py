@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from reroll.errors import StoreError, StoreLocked
-from reroll.store import FILE_NAME, open_saved, open_store, write_checkpoint
+from reroll.store import FILE_NAME, open_saved, open_store, write_snapshot
 from reroll.store import lock as lock_module
-from store.samples import change, contents, start, written
+from store.samples import change, contents, copy_to, keys, start, stored_keys, written
 
 HOLDER = """
 from reroll.store import open_store
@@ -39,7 +39,7 @@ def test_a_second_opener_in_another_process(tmp_path):
         with pytest.raises(StoreLocked, match=f"process {holder.pid}.*close"):
             open_store(tmp_path)
         with pytest.raises(StoreLocked):
-            write_checkpoint(tmp_path, [change(2)])
+            write_snapshot(tmp_path, [change(2)])
         with open_saved(tmp_path) as saved:
             assert list(contents(saved)["payloads"]) == [1], "reading is free"
         holder.stdin.write("\n")
@@ -54,16 +54,16 @@ def test_the_lock_ends_with_the_process(tmp_path):
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         with open_store(tmp_path) as store:
-            assert len(list(store.rows())) == 1
+            assert stored_keys(store) == [1]
 
 
 def test_no_checkpoint_into_a_store_in_use(tmp_path):
     with open_store(tmp_path) as store:
         written(store, change(1))
         with pytest.raises(StoreLocked):
-            write_checkpoint(tmp_path, [change(2)])
+            write_snapshot(tmp_path, [change(2)])
         with pytest.raises(StoreLocked):
-            store.copy_to(tmp_path)
+            copy_to(store, tmp_path)
         assert len(store.read([1])) == 1
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
@@ -71,12 +71,12 @@ def test_no_checkpoint_into_a_store_in_use(tmp_path):
 def test_one_checkpoint_at_a_time(tmp_path):
     def changes():
         with pytest.raises(StoreLocked):
-            write_checkpoint(tmp_path, [])
+            write_snapshot(tmp_path, [])
         yield change(1)
 
-    write_checkpoint(tmp_path, changes())
+    write_snapshot(tmp_path, changes())
     with open_saved(tmp_path) as saved:
-        assert saved.counts()["rows"] == 1
+        assert keys(saved) == [1]
 
 
 FORKING = """

@@ -5,16 +5,16 @@ into the next one, so that many calls share it, and the event loop never waits f
 """
 
 import math
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import islice
 from os import PathLike
 from typing import Any, Final, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from reroll.buffer.group import Group
@@ -24,10 +24,12 @@ from reroll.buffer.packed import Packed
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import (
     GIVEN_UP,
+    PUT_ID,
+    STATE,
     check_row,
     read_rollouts,
     write_group_id,
-    write_put_id,
+    write_put,
     write_rows,
     write_small,
     write_use,
@@ -35,8 +37,19 @@ from reroll.buffer.recording import (
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
 from reroll.codec import encode
 from reroll.errors import CorruptData, NotStorable, RerollError, StoreFailed
-from reroll.store import MAX_PAYLOAD_BYTES, Blob, Change, Fact, Saved, Store, find_saved
-from reroll.store.connections import failed
+from reroll.store import (
+    MAX_PAYLOAD_BYTES,
+    ROW,
+    Blob,
+    Change,
+    Record,
+    Saved,
+    Store,
+    copy_of,
+    find_saved,
+    write_error,
+    write_snapshot,
+)
 from reroll.waiting import Signal, Waits
 
 Damaged = Literal["raise", "skip"]
@@ -89,9 +102,10 @@ class Disk:
         self._max_resident_bytes = max_resident_bytes
         self._on_corrupt: Damaged = on_corrupt
         self._allow_pickle = allow_pickle
-        self._references = References(lambda number: store.fact(OBJECT, number), allow_pickle=allow_pickle)
-        self._references.restore(store.facts(HOLDER))
-        self._taken_over: list[Fact] = []  # facts that are written with the next state
+        self._references = References(self._read_object, allow_pickle=allow_pickle)
+        with store.reader() as reader:
+            self._references.restore(reader.records(HOLDER))
+        self._taken_over: list[Record] = []  # records that are written with the next state
         self._error: RerollError | None = None
         self._blobs: dict[int, Blob] = {}  # by uid, not yet handed to the store
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
@@ -104,13 +118,17 @@ class Disk:
         self._last_state = b""
         self.watch()
 
+    def _read_object(self, number: int) -> bytes:
+        with self.store.reader() as reader:
+            return reader.record(OBJECT, number)
+
     def watch(self) -> None:
         """Learn from now on what changes."""
         columns = self._groups.engine.columns
         if columns.dirty is None:
             columns.dirty = set()
         self._leases.changed = set()
-        self._put_ids.written()
+        self._put_ids.committed()
         self._groups.out.changed = set()
 
     # --- writing
@@ -156,7 +174,7 @@ class Disk:
         if group_id is not None and type(group_id) not in (str, int):
             write_group_id(group_id, allow_pickle=self._allow_pickle)
         if put_id is not None and type(put_id) not in (str, int):
-            write_put_id(put_id, allow_pickle=self._allow_pickle)
+            write_put(put_id, None, allow_pickle=self._allow_pickle)
 
     def check_row(self, uid: int | None) -> None:
         """Raise NotStorable, and delete the group, if its row could not be written: a bad row fails no other call."""
@@ -271,7 +289,7 @@ class Disk:
             self.raise_if_failed()
             self.store.write(self._gather(commit), lambda error: self._done(commit, error))
         except Exception as error:  # noqa: BLE001  (whatever it was, whoever waits is told)
-            self._error = commit.error = self._error or failed(error, self.store.path)
+            self._error = commit.error = self._error or write_error(error, self.store.path)
             commit.is_over = True
             self._waits.soon(self._finish)  # not posted: this thread runs the buffer already
 
@@ -301,27 +319,41 @@ class Disk:
         gone = columns.gone
         self._last_state = self._state()
         change = Change(
-            rows=write_rows(groups.engine, slots, dirty, allow_pickle=self._allow_pickle),
-            gone=gone,
-            payloads=list(self._blobs.items()),
-            facts=[*self._facts(gone)],
-            state=self._last_state,
+            records=[
+                *write_rows(groups.engine, slots, dirty, allow_pickle=self._allow_pickle),
+                *((ROW, uid, None) for uid in gone),
+                *self._records(gone),
+                (STATE, 0, self._last_state),
+            ],
+            payloads=[*self._blobs.items(), *((uid, None) for uid in gone)],
+            totals=self._totals(),
         )
         commit.groups = {uid: group for uid in self._blobs if (group := groups.find(uid)) is not None}
         self._blobs = {}
         columns.dirty, columns.gone = set(), []
         return change
 
-    def _facts(self, gone: Iterable[int]) -> Iterable[tuple[str, int | str | bytes, bytes | None]]:
+    def _totals(self) -> dict[str, int]:
+        """Return how many records of each kind there are after this commit."""
+        engine, out = self._groups.engine, self._groups.out
+        return {
+            ROW: len(engine.columns),
+            "lease": self._leases.num_records,
+            PUT_ID: len(self._put_ids),
+            GIVEN_UP: len(out.given_up),
+            "uses": sum(task.log.num_records for task in engine.tasks.values()),
+            **self._references.totals(),
+        }
+
+    def _records(self, gone: Iterable[int]) -> Iterable[Record]:
         for lease in sorted(self._leases.changed or ()):
             yield "lease", lease, self._leases.record(lease)
         self._leases.changed = set()
-        for put_id in self._put_ids.dropped:  # first: what was added once more comes last
-            yield "put_id", write_put_id(put_id, allow_pickle=self._allow_pickle), None
-        for put_id, uid in (self._put_ids.added or {}).items():
-            key = write_put_id(put_id, allow_pickle=self._allow_pickle)
-            yield "put_id", key, msgspec.msgpack.encode(uid)
-        self._put_ids.written()
+        for number in self._put_ids.dropped:
+            yield PUT_ID, number, None
+        for number, (put_id, uid) in self._put_ids.added.items():
+            yield PUT_ID, number, write_put(put_id, uid, allow_pickle=self._allow_pickle)
+        self._put_ids.committed()
         out = self._groups.out
         for uid in sorted(out.changed or ()):
             yield GIVEN_UP, uid, b"" if uid in out.given_up else None
@@ -332,7 +364,7 @@ class Disk:
             for number in task.log.old:
                 yield "uses", number, None
             task.log.new, task.log.old = {}, []
-        yield from self._references.facts(gone)
+        yield from self._references.records(gone)
         taken_over, self._taken_over = self._taken_over, []
         yield from taken_over
 
@@ -350,7 +382,7 @@ class Disk:
         groups, columns = self._groups, self._groups.engine.columns
         # All of this is written with the state, in one commit: until then, the store is as it was before.
         self._leases.changed = set(self._leases.records())
-        self._put_ids.added = dict(self._put_ids.items())
+        self._put_ids.added = {number: (put_id, uid) for number, put_id, uid in self._put_ids.items()}
         groups.out.changed = set(groups.out.given_up)
         for task in groups.engine.tasks.values():
             task.log.new = task.log.records()
@@ -367,27 +399,28 @@ class Disk:
                 some = await self._waits.aside(lambda: list(islice(blobs, _AT_ONCE)))
                 if not some:
                     break
-                here = [(uid, blob) for uid, blob in some if groups.find(uid) is not None]
-                slots = groups.all_slots(uid for uid, _ in here)
-                rows = write_rows(groups.engine, slots, groups.groups(slots), allow_pickle=self._allow_pickle)
-                await self._write(Change(rows=rows, payloads=list(here)))
+                await self._write(
+                    Change(payloads=[(uid, blob) for uid, blob in some if groups.find(uid) is not None])
+                )
             await self._take_over_references(saved)
 
     async def _take_over_references(self, saved: Saved) -> None:
         known = self._groups.find
-        holders = [(uid, numbers) for uid, numbers in saved.facts(HOLDER) if known(int(uid)) is not None]
+        holders = [(uid, numbers) for uid, numbers in saved.records(HOLDER) if known(int(uid)) is not None]
         self._references.restore(holders)
         self._taken_over += [(HOLDER, uid, numbers) for uid, numbers in holders]
-        for number in self._references.numbers():
-            blob = await self._waits.aside(partial(saved.fact, OBJECT, number))
-            await self._write(Change(facts=[(OBJECT, number, blob)]))
+        for done, number in enumerate(self._references.numbers(), 1):
+            blob = await self._waits.aside(partial(saved.record, OBJECT, number))
+            await self._write(Change(records=[(OBJECT, number, blob)], totals={OBJECT: done}))
 
     def forget_interrupted(self) -> None:
         """Let all go that a resume wrote which did not come to its end; by itself, since these uids will be used."""
-        uids = [row[0] for row in self.store.rows()]
-        objects: list[Fact] = [(OBJECT, number, None) for number, _ in self.store.facts(OBJECT)]
+        with self.store.reader() as reader:
+            uids = reader.payload_uids()
+            objects: list[Record] = [(OBJECT, number, None) for number, _ in reader.records(OBJECT)]
         if uids or objects:
-            self.store.write(Change(gone=uids, facts=objects), lambda _: None)
+            gone = [(uid, None) for uid in uids]
+            self.store.write(Change(records=objects, payloads=[*gone], totals={OBJECT: 0}), lambda _: None)
 
     async def _write(self, change: Change) -> None:
         commit = _Commit(self._waits.signal())
@@ -402,11 +435,15 @@ class Disk:
     async def save(self, path: str | PathLike[str]) -> None:
         """Save what is written; damaged groups raise CorruptData, or have no rollouts there."""
         await self.written()
-        skip, copy = self._on_corrupt == "skip", self.store.begin_copy()
-        try:
-            await self._waits.aside(lambda: copy.run(path, _pass_over if skip else self._refuse), copy.stop)
-        finally:
-            copy.close()
+        on_damaged = _pass_over if self._on_corrupt == "skip" else self._refuse
+        stopped = threading.Event()
+        with self.store.begin_copy() as copy:
+            # Closed before the copy, also by an error that the caller keeps: SQLite ends a process that closes a file in use.
+            def write() -> None:
+                with closing(copy_of(copy, on_damaged, stopped)) as changes:
+                    write_snapshot(path, changes)
+
+            await self._waits.aside(write, stopped.set)
 
     def _refuse(self, uid: int) -> None:
         raise _damaged(uid, self.store, CorruptData("its rollouts were altered"))

@@ -208,6 +208,11 @@ class Leases:
         same = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         return self._groups.held_slots(same)
 
+    @property
+    def num_records(self) -> int:
+        """How many leases are remembered."""
+        return len(self._open) + len(self._ended) + len(self._acked)
+
     def record(self, lease: int) -> bytes | None:
         """Return what is to be remembered of a lease, None if nothing."""
         if lease in self._acked:

@@ -55,7 +55,7 @@ class _Look(Looking):
     async def _show(self, handed: Sequence[Handed]) -> list[list[list[Any]]]:
         """Read rollouts, and let go of them again: those of a store may not fit into memory."""
         groups = {group.uid: group for given in handed for group in given.groups}
-        objects = Objects(lambda number: self._saved.fact(OBJECT, number), allow_pickle=self._allow_pickle)
+        objects = Objects(lambda number: self._saved.record(OBJECT, number), allow_pickle=self._allow_pickle)
         for uid in sorted(groups):
             (blob,) = self._saved.payloads([uid])
             try:

@@ -4,17 +4,18 @@ Rows change a few at a time, uses, leases and put ids are added and dropped, and
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from types import GenericAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from reroll.buffer import written
-from reroll.buffer.group import BOUND, Group
+from reroll.buffer.group import BOUND, Group, Whole
 from reroll.buffer.leases import Held
 from reroll.buffer.written import KIND, trusting_nothing
 from reroll.codec import RefReader, count_plain_rollouts, decode, encode
@@ -24,24 +25,30 @@ from reroll.engine.state import small_state_of
 from reroll.engine.task import STATUSES
 from reroll.engine.uses import Use
 from reroll.errors import CorruptData, NotStorable, UnsupportedFormat
-from reroll.store import COLUMNS, Row
+from reroll.store import COLUMNS, ROW, Reader, Record
 
 _NUMBERS: Final = COLUMNS[4 : COLUMNS.index("group_id")]
 """The columns that are written as the engine has them."""
+STATE: Final = "state"
+"""The kind of the one record of the small state, whose key is 0."""
+_Id: TypeAlias = int | str | dict[str, bytes] | None
+_TYPES: Final = {
+    **dict.fromkeys(("task", "status", "place"), str),
+    **dict.fromkeys(("reward_mean", "reward_std"), float | str | None),  # JSON has no infinity
+    "priority": float,
+    "group_id": _Id,
+    "tags": str | None,
+    "members": bytes,
+}
+_read_row: Final = msgspec.json.Decoder(
+    GenericAlias(tuple, tuple(_TYPES.get(name, int) for name in COLUMNS[1:]))
+).decode
+_read_put: Final = msgspec.msgpack.Decoder(tuple[bytes, Whole | None]).decode
+PUT_ID: Final = "put_id"
 GIVEN_UP: Final = "given_up"
 """The kind of facts of groups that were deleted while a producer may have had them."""
+_write_json: Final = msgspec.json.Encoder().encode
 _STATUS_NAMES: Final = [status.value for status in STATUSES]
-
-
-class Source(Protocol):
-    """Where a buffer comes back from: a store, or something saved."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def state(self) -> bytes | None: ...
-    def rows(self, damaged: Callable[[int], None] | None = None) -> Iterator[Row]: ...
-    def facts(self, kind: str) -> Iterator[tuple[int | str | bytes, bytes]]: ...
 
 
 class Memory(NamedTuple):
@@ -51,7 +58,7 @@ class Memory(NamedTuple):
     engine: dict[str, Any]
     groups: list[Group]
     leases: dict[int, Held | None]
-    put_ids: dict[Any, int | None]
+    put_ids: dict[Any, tuple[int, int | None]]
     given_up: list[int]
     leftovers: list[int]
     """Uids of rows that are none of its groups: they are damaged, or of a resume that did not come to its end."""
@@ -63,8 +70,10 @@ class Memory(NamedTuple):
         return uids
 
 
-def write_rows(engine: Engine, slots: IntArray, groups: Sequence[Group], *, allow_pickle: bool) -> list[Row]:
-    """Return rows as they are written down."""
+def write_rows(
+    engine: Engine, slots: IntArray, groups: Sequence[Group], *, allow_pickle: bool
+) -> list[Record]:
+    """Return the records of rows."""
     if not len(slots):
         return []
     columns, records = engine.columns.rows(slots), [group.record() for group in groups]
@@ -73,21 +82,26 @@ def write_rows(engine: Engine, slots: IntArray, groups: Sequence[Group], *, allo
 
 def rows_of_columns(
     columns: Mapping[str, Any], tasks: Sequence[str], records: Sequence[bytes], *, allow_pickle: bool
-) -> list[Row]:
-    """Return rows as they are written down, from columns and what is known of their groups. Raises NotStorable."""
+) -> list[Record]:
+    """Return the records of rows, from columns and the metadata of their groups. Raises NotStorable."""
     named = (
         [tasks[code] for code in columns["task"].tolist()],
         [_STATUS_NAMES[code] for code in columns["status"].tolist()],
         [PLACES[code] for code in columns["place"].tolist()],
     )
-    numbers = (columns[name].tolist() for name in _NUMBERS)
+    numbers = [columns[name].tolist() for name in _NUMBERS]
+    for name in ("reward_mean", "reward_std"):
+        if np.isinf(columns[name]).any():
+            place = _NUMBERS.index(name)
+            numbers[place] = [str(value) if math.isinf(value) else value for value in numbers[place]]
     uids = columns["uid"].tolist()
     ids = [
         None if known is None else write_group_id(known, f"group {uid}: group_id", allow_pickle=allow_pickle)
         for uid, known in zip(uids, columns["group_id"], strict=True)
     ]
     tags = [None if known is None else json.dumps(known) for known in columns["tags"]]
-    return list(zip(uids, *named, *numbers, ids, tags, records, strict=True))
+    rows = zip(*named, *numbers, ids, tags, records, strict=True)
+    return [(ROW, uid, _write_json(row)) for uid, row in zip(uids, rows, strict=True)]
 
 
 def write_small(engine: Engine, others: Mapping[str, Any]) -> bytes:
@@ -138,65 +152,85 @@ def write_use(task_name: str, used: Use) -> bytes:
     return msgspec.msgpack.encode([task_name, used.step, *(part.tolist() for part in used[1:])])
 
 
-def write_group_id(group_id: Any, root: str = "group_id", *, allow_pickle: bool) -> bytes:
-    """Return the id that a user gave a group. Raises NotStorable."""
-    if type(group_id) is int or type(group_id) is str:
-        return _write_atom(group_id)
-    return encode(group_id, root=root, allow_pickle=allow_pickle)
+def write_group_id(group_id: Any, root: str = "group_id", *, allow_pickle: bool) -> _Id:
+    """Return the id that a user gave a group, for JSON. Raises NotStorable."""
+    if (type(group_id) is int and abs(group_id) < BOUND) or (type(group_id) is str and _is_utf8(group_id)):
+        found: int | str = group_id
+        return found
+    return {"encoded": encode(group_id, root=root, allow_pickle=allow_pickle)}
 
 
-@lru_cache(maxsize=1 << 14, typed=True)
-def _write_atom(group_id: int | str) -> bytes:
-    # A row is written again whenever it changes, and most groups have such an id.
-    return encode(group_id)
+def _read_group_id(written: _Id, allow_pickle: bool) -> Any:
+    return decode(written["encoded"], allow_pickle=allow_pickle) if isinstance(written, dict) else written
 
 
-def write_put_id(put_id: Any, *, allow_pickle: bool) -> bytes:
-    """Return the key of a put id. Raises NotStorable."""
-    return encode(put_id, root="put_id", allow_pickle=allow_pickle)
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def read(source: Source, *, skip: bool = False, allow_pickle: bool = False) -> Memory | None:
+def write_put(put_id: Any, uid: int | None, *, allow_pickle: bool) -> bytes:
+    """Return the record of a put: its id, and the uid that it returned. Raises NotStorable."""
+    return msgspec.msgpack.encode((encode(put_id, root="put_id", allow_pickle=allow_pickle), uid))
+
+
+def read(reader: Reader, *, skip: bool = False, allow_pickle: bool = False) -> Memory | None:
     """Return what a buffer was, without the rollouts; None if nothing was ever written.
 
     Raises CorruptData, also for a row that was altered, unless such are to be skipped; UnsupportedFormat.
     """
-    if source.state is None:
+    try:
+        state = reader.record(STATE, 0)
+    except KeyError:
         return None
-    with trusting_nothing(source.path):
-        small = written.small_state(source.state)
+    with trusting_nothing(reader.path):
+        small = written.small_state(state)
         engine = small.pop("engine")
         damaged: list[int] = []
-        rows = list(source.rows(damaged.append))
+        rows = list(read_rows(reader, damaged.append))
         if damaged and not skip:
             raise CorruptData(
                 f"the row of group {damaged[0]} was altered; restore the file from a copy, or leave such groups out with "
                 'on_corrupt="skip"'
             )
-        if not engine["last_uid"]:  # these are of a resume that did not come to its end
-            rows, damaged = [], [*(row[0] for row in rows), *damaged]
-        known = dict(written.held(key, record, small["last_lease"]) for key, record in source.facts("lease"))
-        engine["rows"] = _read_rows(rows, list(engine["tasks"]), allow_pickle)
+        known = dict(
+            written.held(key, record, small["last_lease"]) for key, record in reader.records("lease")
+        )
+        engine["rows"] = _read_columns(rows, list(engine["tasks"]), allow_pickle)
         written.check_rows(engine["rows"], engine["last_uid"], known.values())
-        engine["uses"] = _read_uses(source.facts("uses"), engine["tasks"])
+        engine["uses"] = _read_uses(reader.records("uses"), engine["tasks"])
         groups = [Group.from_record(row[0], row[-1]) for row in rows]
         for group in groups:
             written.check_group(group)
+        puts = ((number, *_read_put(record)) for number, record in reader.records(PUT_ID))
         put_ids = {
-            decode(key, allow_pickle=allow_pickle): written.put_uid(uid)  # type: ignore[arg-type]
-            for key, uid in source.facts("put_id")
+            decode(put_id, allow_pickle=allow_pickle): (written.uid(number), uid)
+            for number, put_id, uid in puts
         }
-        given_up = [written.uid(key) for key, _ in source.facts(GIVEN_UP)]
+        given_up = [written.uid(key) for key, _ in reader.records(GIVEN_UP)]
         return Memory(small, engine, groups, known, put_ids, given_up, damaged)
 
 
-def _read_rows(rows: Sequence[Row], tasks: Sequence[str], allow_pickle: bool) -> dict[str, Any]:
+def read_rows(reader: Reader, on_damaged: Callable[[int], None] | None = None) -> Iterator[tuple[Any, ...]]:
+    """Yield each row as a tuple of `COLUMNS`, by uid. Raises CorruptData, unless `on_damaged` receives the uid."""
+    for uid, record in reader.records(ROW, on_damaged):
+        yield uid, *_read_row(record)
+
+
+def _read_columns(
+    rows: Sequence[tuple[Any, ...]], tasks: Sequence[str], allow_pickle: bool
+) -> dict[str, Any]:
     columns: dict[str, Any] = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
     codes = {
         "task": {name: code for code, name in enumerate(tasks)},
         "status": {name: code for code, name in enumerate(_STATUS_NAMES)},
         "place": {name: code for code, name in enumerate(PLACES)},
     }
+    for name in ("reward_mean", "reward_std"):
+        columns[name] = [math.nan if value is None else float(value) for value in columns.get(name, ())]
     read: dict[str, Any] = {name: np.array(columns.get(name, ())) for name in ("uid", *_NUMBERS)}
     try:
         for name, code in codes.items():
@@ -205,10 +239,7 @@ def _read_rows(rows: Sequence[Row], tasks: Sequence[str], allow_pickle: bool) ->
         raise CorruptData(
             f"a row names {error}, which this buffer does not have; restore it from a copy"
         ) from None
-    read["group_id"] = [
-        None if blob is None else decode(blob, allow_pickle=allow_pickle)
-        for blob in columns.get("group_id", ())
-    ]
+    read["group_id"] = [_read_group_id(known, allow_pickle) for known in columns.get("group_id", ())]
     read["tags"] = [None if text is None else written.tags(text) for text in columns.get("tags", ())]
     return read
 

@@ -1,8 +1,8 @@
 """Ray ObjectRefs inside of groups: what they stand for is stored once, beside the groups, as long as one refers to it.
 
 In a blob a reference is a number. Objects of Ray never change, so a group is encoded at once and its objects are fetched
-later, where nobody waits: `Held.store` gives numbers, `blob` fetches. Facts of kind "ref" hold the objects by number,
-facts of kind "holder" the numbers by group.
+later, where nobody waits: `Held.store` gives numbers, `blob` fetches. Records of kind "ref" hold the objects by number,
+records of kind "holder" the numbers by group.
 """
 
 import threading
@@ -15,7 +15,7 @@ import msgspec
 
 from reroll.codec import decode, encode
 from reroll.errors import CorruptData, NotStorable, WaitTimeout
-from reroll.store import MAX_PAYLOAD_BYTES, Fact
+from reroll.store import MAX_PAYLOAD_BYTES, Record
 
 OBJECT: Final = "ref"
 HOLDER: Final = "holder"
@@ -99,7 +99,7 @@ class References:
         self._of_group: dict[int, tuple[int, ...]] = {}  # by uid; only groups that have any
         self._stored: set[int] = set()
         self._blobs: dict[int, bytes] = {}  # fetched, not yet stored
-        self._facts: list[Fact] = []  # to be written
+        self._changed: list[Record] = []  # to be written
         self._last = 0
 
     # --- what is encoded
@@ -172,13 +172,13 @@ class References:
             if numbers:
                 self.use(numbers)
                 self._of_group[uid] = numbers
-                self._facts.append((HOLDER, uid, msgspec.msgpack.encode(numbers)))
+                self._changed.append((HOLDER, uid, msgspec.msgpack.encode(numbers)))
                 for number in numbers:
                     if (blob := self._blobs.pop(number, None)) is not None:
-                        self._facts.append((OBJECT, number, blob))
+                        self._changed.append((OBJECT, number, blob))
                         self._stored.add(number)
             elif old:
-                self._facts.append((HOLDER, uid, None))
+                self._changed.append((HOLDER, uid, None))
             self.unuse(old)
 
     def _forget(self, number: int) -> None:
@@ -189,7 +189,7 @@ class References:
         self._blobs.pop(number, None)
         if number in self._stored:
             self._stored.discard(number)
-            self._facts.append((OBJECT, number, None))
+            self._changed.append((OBJECT, number, None))
 
     def numbers(self) -> list[int]:
         """Return all that some group refers to."""
@@ -200,19 +200,23 @@ class References:
     @property
     def has_changed(self) -> bool:
         """Whether something is to be written."""
-        return bool(self._facts)
+        return bool(self._changed)
 
-    def facts(self, gone: Iterable[int]) -> list[Fact]:
+    def records(self, gone: Iterable[int]) -> list[Record]:
         """Return what is to be written since the last call, as these groups go."""
         with self._lock:
             if self._of_group:
                 for uid in gone:
                     self._hold(uid, ())
-            facts, self._facts = self._facts, []
-            return facts
+            records, self._changed = self._changed, []
+            return records
+
+    def totals(self) -> dict[str, int]:
+        """Return how many records of each kind there are."""
+        return {HOLDER: len(self._of_group), OBJECT: len(self._stored)}
 
     def restore(self, holders: Iterable[tuple[int | str | bytes, bytes]]) -> None:
-        """Know what is stored, by the facts of kind "holder"."""
+        """Know what is stored, by the records of kind "holder"."""
         for uid, record in holders:
             numbers = tuple(_read_numbers(record))
             if not isinstance(uid, int) or not numbers:

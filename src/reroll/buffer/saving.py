@@ -16,7 +16,7 @@ from reroll.buffer.snapshot import Snapshot
 from reroll.codec import RefReader
 from reroll.engine.rewind import commit, rewind
 from reroll.errors import Closed, CorruptData, InvalidArgument, NotEmpty
-from reroll.store import Saved, find_saved, open_saved, write_checkpoint
+from reroll.store import Saved, find_saved, open_saved, write_snapshot
 
 _SAVE: Final = "save"
 """The queue of saves."""
@@ -53,7 +53,7 @@ class Saving(Shell):
         )
         self._groups.witnesses.append(snapshot)
         try:
-            await self._waits.aside(lambda: write_checkpoint(path, snapshot.changes()), snapshot.end)
+            await self._waits.aside(lambda: write_snapshot(path, snapshot.changes()), snapshot.end)
         finally:
             snapshot.end()
             self._groups.witnesses.remove(snapshot)
@@ -202,7 +202,7 @@ def _load(
 
 def _references(saved: Saved, *, keep: bool, allow_pickle: bool) -> RefReader:
     def read(number: int) -> bytes:
-        return saved.fact(OBJECT, number)
+        return saved.record(OBJECT, number)
 
     return PutAgain(read, allow_pickle=allow_pickle) if keep else Whole(read)
 

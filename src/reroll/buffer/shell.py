@@ -93,7 +93,9 @@ class Shell:
 
     def _keep_in(self, store: Store, max_resident_bytes: int | None, on_corrupt: Damaged) -> None:
         """Be what a store holds, and write every change to it from now on."""
-        memory = read(store, skip=on_corrupt == "skip", allow_pickle=self._allow_pickle)
+        with store.reader() as reader:
+            memory = read(reader, skip=on_corrupt == "skip", allow_pickle=self._allow_pickle)
+            payloads = reader.payload_uids() if memory is not None and memory.leftovers else []
         disk = Disk(
             store,
             self._groups,
@@ -105,14 +107,14 @@ class Shell:
             on_corrupt=on_corrupt,
             allow_pickle=self._allow_pickle,
         )
-        if memory is None:
+        if memory is None or not memory.engine["last_uid"]:
             disk.forget_interrupted()
         self._groups.keeper = disk
         if memory is not None:
             self._become(memory, store.path)  # rows that come home are written with the next change
             if memory.leftovers:
                 here = [group.uid for group in memory.groups]
-                lost = np.setdiff1d(store.payload_uids(), here).tolist()
+                lost = np.setdiff1d(payloads, here).tolist()
                 self._engine.columns.gone += [*memory.leftovers, *lost]
             self._leases.recheck(memory.lent())
             self._groups.enforce_bounds()  # they may be configured since

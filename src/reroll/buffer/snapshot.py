@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from reroll.buffer.group import Group
@@ -18,8 +17,10 @@ from reroll.buffer.leases import Leases
 from reroll.buffer.put_ids import PutIds
 from reroll.buffer.recording import (
     GIVEN_UP,
+    PUT_ID,
+    STATE,
     rows_of_columns,
-    write_put_id,
+    write_put,
     write_small,
     write_use,
 )
@@ -28,7 +29,7 @@ from reroll.codec import encode
 from reroll.engine.rows import LEASED, OUT
 from reroll.engine.task import RETURNING
 from reroll.errors import Closed, NotStorable
-from reroll.store import MAX_PAYLOAD_BYTES, Blob, Change, Fact
+from reroll.store import MAX_PAYLOAD_BYTES, ROW, Blob, Change, Record
 
 _AT_ONCE: Final = 32
 """Groups of one change; small, so that memory stays small and the loop gets its turn."""
@@ -56,7 +57,7 @@ class Snapshot:
         self._is_over = False
         self._references = References(nothing_is_stored, allow_pickle=allow_pickle)
         self._leases = leases.records()
-        self._put_ids = list(put_ids.items().items())
+        self._put_ids = list(put_ids.items())
         self._given_up = list(groups.out.given_up)
         self._uses = [
             (name, number, used)
@@ -117,7 +118,7 @@ class Snapshot:
         for start in range(0, len(self._groups), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             groups = self._groups[part]
-            payloads: list[tuple[int, Blob]] = []
+            payloads: list[tuple[int, Blob | None]] = []
             for group in groups:
                 record, blob = self._take(group)
                 if len(blob) > MAX_PAYLOAD_BYTES:
@@ -136,18 +137,24 @@ class Snapshot:
             part = slice(start, start + _ROWS_AT_ONCE)
             rows = {name: column[part] for name, column in self._rows.items()}
             written = rows_of_columns(rows, self._tasks, records[part], allow_pickle=self._allow_pickle)
-            yield Change(rows=written)
-        facts: list[Fact] = [("lease", lease, record) for lease, record in self._leases.items()]
-        facts += [
-            ("put_id", write_put_id(put_id, allow_pickle=self._allow_pickle), msgspec.msgpack.encode(uid))
-            for put_id, uid in self._put_ids
-        ]
-        facts += [(GIVEN_UP, uid, b"") for uid in self._given_up]
-        facts += [("uses", number, write_use(name, used)) for name, number, used in self._uses]
-        facts += self._references.facts(())
-        for number in self._references.numbers():
-            yield Change(facts=[(OBJECT, number, self._references.blob(number))])
-        yield Change(facts=facts, state=self._state)
+            yield Change(records=written)
+        others: dict[str, list[tuple[int, bytes]]] = {
+            "lease": list(self._leases.items()),
+            PUT_ID: [
+                (number, write_put(put_id, uid, allow_pickle=self._allow_pickle))
+                for number, put_id, uid in self._put_ids
+            ],
+            GIVEN_UP: [(uid, b"") for uid in self._given_up],
+            "uses": [(number, write_use(name, used)) for name, number, used in self._uses],
+        }
+        found: list[Record] = [(kind, *one) for kind, known in others.items() for one in known]
+        found += self._references.records(())
+        numbers = self._references.numbers()
+        for number in numbers:
+            yield Change(records=[(OBJECT, number, self._references.blob(number))])
+        totals = {kind: len(known) for kind, known in others.items()}
+        totals |= {ROW: len(records), **self._references.totals(), OBJECT: len(numbers)}
+        yield Change(records=[*found, (STATE, 0, self._state)], totals=totals)
 
     def _take(self, group: Group) -> tuple[bytes, Blob]:
         with self._lock:

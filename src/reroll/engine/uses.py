@@ -41,6 +41,11 @@ class UseLog:
         """Return how many steps may still be undone."""
         return len(self._uses)
 
+    @property
+    def num_records(self) -> int:
+        """How many uses may still be undone. O(steps)."""
+        return sum(map(len, self._uses.values()))
+
     def __contains__(self, number: int) -> bool:
         return any(number in records for records in self._uses.values())
 

@@ -6,11 +6,12 @@ from os import PathLike
 from typing import Final
 
 from reroll.buffer.read_only import ReadOnlyBuffer
+from reroll.buffer.recording import read_rows
 from reroll.codec.frame import split
 from reroll.engine.ledger import PUT, Amount, closes
 from reroll.engine.rows import PLACES
 from reroll.errors import CorruptData, RerollError, UnsupportedFormat
-from reroll.store import COLUMNS, Saved, open_saved
+from reroll.store import COLUMNS, ROW, Saved, open_saved
 
 _SHOWN: Final = 20
 """Of one kind of damage, so many are told one by one."""
@@ -58,22 +59,24 @@ def verify(path: str | PathLike[str], progress: Progress = lambda _done, _total:
 
 def _rows(saved: Saved, verdict: Verdict, _progress: Progress) -> Iterator[str]:
     damaged: list[int] = []
-    for _ in saved.rows(damaged.append):
+    for _ in saved.records(ROW, damaged.append):
         verdict.groups += 1
     yield from _told("the rows of groups", damaged)
 
 
 def _facts(saved: Saved, verdict: Verdict, _progress: Progress) -> Iterator[str]:
     for kind in saved.kinds():
+        if kind == ROW:
+            continue
         try:
-            for _ in saved.facts(kind):
+            for _ in saved.records(kind):
                 verdict.facts += 1
         except CorruptData as error:
             yield str(error)
 
 
 def _payloads(saved: Saved, verdict: Verdict, progress: Progress) -> Iterator[str]:
-    total = saved.counts()["payloads"]
+    total = saved.commit().totals.get(ROW, 0)
     damaged: list[int] = []
     unread: list[int] = []
     for done, (uid, blob) in enumerate(saved.all_payloads(damaged.append), 1):
@@ -89,7 +92,7 @@ def _payloads(saved: Saved, verdict: Verdict, progress: Progress) -> Iterator[st
     if unread:
         yield f"the rollouts of {len(unread)} groups are of a newer format: read them with a newer reroll"
     here = set(saved.payload_uids())
-    missing = [row[0] for row in saved.rows(lambda _uid: None) if row[0] not in here]
+    missing = [uid for uid, _ in saved.records(ROW, lambda _uid: None) if uid not in here]
     yield from _told("the rollouts of groups", missing, "missing")
 
 
@@ -103,7 +106,7 @@ def _ledger(saved: Saved, _verdict: Verdict, _progress: Progress) -> Iterator[st
         yield f"its books cannot be read: {error}"
         return
     counted: dict[tuple[str, str], Amount] = {}
-    for row in saved.rows():
+    for row in read_rows(saved):
         key = row[_TASK], row[_PLACE]
         counted[key] = counted.get(key, Amount()).plus(Amount(1, row[_TOKENS]))
     for task, books in ledger.items():

@@ -1,43 +1,35 @@
-"""Where rows and payloads live outside of the process: one SQLite file, for a durable store and for a checkpoint alike.
+"""Records and payloads outside of the process: one SQLite file, for a durable store and for a snapshot alike.
 
-    schema       the tables, the format's number, and the check that a file holds exactly these
-    change       what one commit writes; several changes become one
-    seals        checksums over rows, facts, payloads and state
-    connections  how files are opened, and what SQLite's errors mean
-    closing      what is closed by leaving its `with`
-    lock         one writer for a directory
-    commits      how many commits were acknowledged, counted outside of the log
-    in_place     whether the files are still those that were opened
-    amending     rows that changed, kept together until they go or are written in place
-    writing      changes to SQL, with the counts that tell what is missing
-    reading      SQL to rows, facts, payloads and state, verified
-    saved        a file to read, at rest or in use
-    checkpoint   a file as a whole, written beside and renamed
-    durable      a file that is written all the time, by one thread with group commit
-    folding      its log into the file, in another thread
+    files     how SQLite opens files, what its errors mean, and the schema
+    lock      one writer for a directory, and files that must stay in place
+    commits   the last acknowledged commit, counted outside of the log
+    records   changes to SQL, and verified reads
+    durable   a database that is written all the time, by one thread with group commit
+    snapshot  a database as a whole, written aside and renamed
 
-It knows nothing of what it stores: no status, no limit, no order but that of uids. Nothing that it reads is ever run.
+The store knows nothing about its records, except how its view for the sqlite3 shell shows rows.
 """
 
-from reroll.store.change import MAX_PAYLOAD_BYTES, Blob, Change, Fact, Row
-from reroll.store.checkpoint import write_checkpoint
-from reroll.store.durable import Copy, Store, open_store
-from reroll.store.saved import Saved, find_saved, open_saved
-from reroll.store.schema import COLUMNS, FILE_NAME
+from reroll.store.durable import Store, open_store
+from reroll.store.files import COLUMNS, FILE_NAME, ROW, find_saved, write_error
+from reroll.store.records import MAX_PAYLOAD_BYTES, Blob, Change, Reader, Record, Saved, open_saved
+from reroll.store.snapshot import copy_of, write_snapshot
 
 __all__ = [
     "COLUMNS",
     "FILE_NAME",
     "MAX_PAYLOAD_BYTES",
+    "ROW",
     "Blob",
     "Change",
-    "Copy",
-    "Fact",
-    "Row",
+    "Reader",
+    "Record",
     "Saved",
     "Store",
+    "copy_of",
     "find_saved",
     "open_saved",
     "open_store",
-    "write_checkpoint",
+    "write_error",
+    "write_snapshot",
 ]

@@ -1,56 +1,61 @@
-"""The number of the last acknowledged commit, in a small file beside the database.
+"""The last acknowledged commit of a store, in a small file beside the database.
 
-A log that was cut, altered or removed is a shorter log to SQLite, and no error. So each commit has a number and a random
-stamp in the database, and before it is acknowledged both are written to this file too, into one of two slots in turn.
-The file may be behind the database, after a kill between the two writes; it is never ahead unless commits are missing.
+To SQLite, a log that was cut, altered or removed is a shorter log, and no error. So each commit has a number and a random
+stamp in the database; before it is acknowledged, both are also written to this file, alternately into one of two slots. The
+file may be behind the database, after a kill between the two writes. It is ahead only if commits are missing.
 """
 
 import os
 import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
-from reroll.errors import CorruptData, StoreFailed
+import msgspec
 
-SUFFIX = "-commits"
+from reroll.errors import StoreFailed
 
-_SLOT = struct.Struct("<8sqq")
-_MAGIC = b"RRLcomm\x01"
-_CRC = struct.Struct("<I")
-_SLOT_BYTES = 512
-_BINARY = getattr(os, "O_BINARY", 0)
+_SLOT: Final = struct.Struct("<8sqq")
+_MAGIC: Final = b"RRLcomm\x01"
+_CRC: Final = struct.Struct("<I")
+_SLOT_BYTES: Final = 512
+_BINARY: Final = getattr(os, "O_BINARY", 0)
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The last commit of a database, as its record says."""
+
+    number: int = 0
+    """From 1; 0 in a snapshot."""
+    stamp: int = 0
+    """Random: two histories of one length differ in it."""
+    in_use: bool = False
+    """The store was not closed since: the file of acknowledged commits must be there."""
+    totals: dict[str, int] = {}
+    """How many records of a kind there are: a reader finds missing ones by it."""
 
 
 class Mark(NamedTuple):
-    """One commit: its number, from 1, and a random stamp by which histories of one length differ."""
+    """Number and stamp of a commit."""
 
     number: int
     stamp: int
 
 
-UNREADABLE = Mark(-1, 0)
-"""What a damaged file says."""
-
-
-class LastCommit(NamedTuple):
-    """The last commit that a database holds."""
-
-    mark: Mark
-    is_in_use: bool
-    """Whether the store was not closed since: then the file of acknowledged commits must be there."""
+UNREADABLE: Final = Mark(-1, 0)
+"""The content of a damaged file."""
 
 
 def marker_of(path: Path) -> Path:
     """Return the file of acknowledged commits of a database."""
-    return Path(f"{path}{SUFFIX}")
+    return Path(f"{path}-commits")
 
 
 def read_marker(path: Path) -> Mark | None:
-    """Return the last acknowledged commit of a database; UNREADABLE if the file is damaged, None if there is none.
+    """Return the last acknowledged commit of a database: UNREADABLE for a damaged file, None without a file.
 
-    Read it before the database: a store in use commits first, and writes this afterwards. Raises StoreFailed.
+    Read it before the database: a store in use commits first, and writes this file afterwards. Raises StoreFailed.
     """
     try:
         data = marker_of(path).read_bytes()
@@ -60,43 +65,32 @@ def read_marker(path: Path) -> Mark | None:
         return UNREADABLE
     except OSError as error:
         raise StoreFailed(
-            f"{marker_of(path)} cannot be read ({error}): see to the disk and to the permissions"
+            f"{marker_of(path)} cannot be read ({error}): check the disk and the permissions"
         ) from error
     slots = (_unpacked(data[start : start + _SLOT_BYTES]) for start in (0, _SLOT_BYTES))
     return max((mark for mark in slots if mark is not None), default=UNREADABLE)
 
 
-def check_commits(path: Path, last: LastCommit, acknowledged: Mark | None) -> None:
-    """Raise CorruptData if a database lacks commits that were acknowledged, or if that cannot be found out."""
-    mark = last.mark
-    if acknowledged is None:
-        if last.is_in_use:
-            raise CorruptData(
-                f"{marker_of(path)} is missing: it says how many commits of {path.name} were acknowledged, and "
-                f"{mark.number} are there; {_remedy(path)}"
-            )
-    elif acknowledged == UNREADABLE:
-        raise CorruptData(
-            f"{marker_of(path)} is damaged: it does not say how many commits of {path.name} were acknowledged; "
-            f"{_remedy(path)}"
-        )
-    elif mark.number < acknowledged.number:
-        raise CorruptData(
-            f"{path} is not whole: the last {acknowledged.number - mark.number} of {acknowledged.number} acknowledged "
-            f"commits are missing, since its log {path.name}-wal was cut, altered or removed; {_remedy(path)}"
-        )
-    elif mark.number == acknowledged.number and mark != acknowledged:
-        raise CorruptData(
-            f"{path} is not whole: its commit {mark.number} is another one than the acknowledged commit of this number; "
-            f"{_remedy(path)}"
-        )
-
-
-def _remedy(path: Path) -> str:
-    return (
-        f"restore {path.name}, {path.name}-wal and {marker_of(path).name} together from a copy, or open the buffer with "
-        'on_corrupt="skip" to go on with the groups that are there'
+def find_missing(path: Path, last: Commit, acknowledged: Mark | None) -> str | None:
+    """Return why a database lacks acknowledged commits, or why that cannot be decided; None for a whole one."""
+    marker = marker_of(path)
+    remedy = (
+        f"restore {path.name}, {path.name}-wal and {marker.name} together from a copy, or open the buffer with "
+        'on_corrupt="skip" to continue with the groups that are there'
     )
+    if acknowledged is None:
+        counts = f"it counts the acknowledged commits of {path.name}, which has {last.number}"
+        return f"{marker} is missing: {counts}; {remedy}" if last.in_use else None
+    if acknowledged == UNREADABLE:
+        return f"{marker} is damaged: it counts the acknowledged commits of {path.name}; {remedy}"
+    if (missing := acknowledged.number - last.number) > 0:
+        return (
+            f"{path} is not whole: the last {missing} of {acknowledged.number} acknowledged commits are missing, since its log "
+            f"{path.name}-wal was cut, altered or removed; {remedy}"
+        )
+    if missing == 0 and last.stamp != acknowledged.stamp:
+        return f"{path} is not whole: its commit {last.number} is another one than the acknowledged commit; {remedy}"
+    return None
 
 
 class Marker:
@@ -107,7 +101,7 @@ class Marker:
         self._descriptor: int | None = None
 
     def create(self, mark: Mark, *, sync: bool) -> None:
-        """Make the file anew with this commit, as a whole: a crash leaves the old one or the new one."""
+        """Replace the file as a whole: a crash leaves the old one or the new one."""
         self.close()
         temporary = Path(f"{self.path}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _BINARY, 0o644)
@@ -121,12 +115,12 @@ class Marker:
         self.open()
 
     def open(self) -> None:
-        """Open the file that is there."""
+        """Open the existing file."""
         self._descriptor = os.open(self.path, os.O_RDWR | _BINARY)
 
     def advance(self, mark: Mark) -> None:
-        """Write the number of a commit, before it is acknowledged; the other slot keeps the one before."""
-        assert self._descriptor is not None  # noqa: S101  (made with the first commit)
+        """Write a commit before it is acknowledged; the other slot keeps the one before."""
+        assert self._descriptor is not None  # noqa: S101  (created with the first commit)
         os.lseek(self._descriptor, mark.number % 2 * _SLOT_BYTES, os.SEEK_SET)
         os.write(self._descriptor, _packed(mark))
 
@@ -137,9 +131,9 @@ class Marker:
             os.close(descriptor)
 
     def remove(self) -> None:
-        """Remove the file: the store is closed, and all of it is in the database."""
+        """Remove the file: the store is closed, and the database holds every commit."""
         self.close()
-        with suppress(OSError):  # one that stays agrees with the database
+        with suppress(OSError):  # a file that stays agrees with the database
             self.path.unlink()
 
 
