@@ -13,7 +13,13 @@ from collections import Counter
 import pytest
 
 from replay.buffers import TASK, books, group, timed
-from reroll import AsyncReplayBufferConfig, StalenessWindow, SyncReplayBufferConfig, WaitTimeout
+from reroll import (
+    AsyncReplayBufferConfig,
+    InvalidConfig,
+    StalenessWindow,
+    SyncReplayBufferConfig,
+    WaitTimeout,
+)
 
 PAIRS = [(sync, most) for sync in range(1, 5) for most in range(sync - 1, 5)]
 TTL_S = 1e6  # longer than any simulation: simulated time runs on the buffer's clock
@@ -265,3 +271,19 @@ async def test_a_trainer_that_gives_batches_back_sees_no_group_too_stale():
     await world.run()
     assert max(world.trained) == 1
     assert len(world.trained) == 20
+
+
+@pytest.mark.parametrize(
+    ("ahead", "batch", "starts"), [(0, 4, 4), (0.25, 4, 5), (0.1, 10, 11), (1.5, 4, 10), (0.2, 4, 4)]
+)
+async def test_a_fraction_admits_a_share_of_one_more_batch(ahead, batch, starts):
+    buffer = AsyncReplayBufferConfig(rate_limiter=StalenessWindow(ahead, batch)).build()
+    await buffer.reserve(starts, TASK, timeout=0)
+    with pytest.raises(WaitTimeout, match=r"0 may start"):
+        await buffer.reserve(1, TASK, timeout=0)
+
+
+@pytest.mark.parametrize("ahead", [-0.5, float("nan"), float("inf"), True, "1"])
+def test_a_window_needs_a_number(ahead):
+    with pytest.raises(InvalidConfig, match="max_staleness must be a number of at least 0"):
+        StalenessWindow(ahead, 4)

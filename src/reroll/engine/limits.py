@@ -279,26 +279,32 @@ class StalenessWindow:
     """Limits how many groups are in progress, so that each is trained with at most `max_staleness`.
 
     Args:
-        max_staleness: largest training step minus oldest version minus 1; None: the `max_staleness` of the task.
+        max_staleness: largest training step minus oldest version minus 1; None: the `max_staleness` of the task. A fraction
+            admits a share of one more batch: with 1.25, a quarter of the groups of a batch may reach staleness 2.
         batch: groups per training step.
         sync_interval: training steps between two updates of the weights that generate.
 
     """
 
     type: ClassVar[str] = "staleness_window"
-    max_staleness: int | None = None
+    max_staleness: float | None = None
     batch: int = 0  # required
     sync_interval: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("max_staleness", 0), ("batch", 1), ("sync_interval", 1)):
+        for name in ("batch", "sync_interval"):
             value = getattr(self, name)
-            if value is None and name == "max_staleness":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidConfig(
-                    f"StalenessWindow: {name} must be a whole number of at least {least}, not {value!r}"
+                    f"StalenessWindow: {name} must be a whole number of at least 1, not {value!r}"
                 )
+        ahead = self.max_staleness
+        if ahead is not None and (
+            not isinstance(ahead, int | float) or isinstance(ahead, bool) or not 0 <= ahead < math.inf
+        ):
+            raise InvalidConfig(
+                f"StalenessWindow: max_staleness must be a number of at least 0, not {ahead!r}"
+            )
         if self.max_staleness is not None and self.max_staleness < self.sync_interval - 1:
             raise InvalidConfig(
                 f"StalenessWindow: max_staleness={self.max_staleness} never admits a group, because groups reach staleness "
@@ -306,25 +312,24 @@ class StalenessWindow:
                 f"set max_staleness to at least {self.sync_interval - 1}"
             )
 
-    @property
-    def _steps(self) -> int:
-        """How many training steps of groups may be in progress."""
+    def _groups(self, fewer_steps: int = 0) -> int:
+        """Return how many groups may be in progress, less those of some training steps."""
         assert self.max_staleness is not None  # noqa: S101  (`TaskConfig.window` fills it in)
-        return self.max_staleness + 1
+        return math.floor((self.max_staleness + 1 - fewer_steps) * self.batch + 1e-9)
 
     @property
     def largest(self) -> int:
         """The most groups that can ever be in progress."""
-        return self._steps * self.batch
+        return self._groups()
 
     @property
     def least_left(self) -> int:
         """The fewest groups that may be left when a batch is one group short and no group may start."""
-        return (self._steps - self.sync_interval) * self.batch + 1
+        return self._groups(self.sync_interval) + 1
 
     def may_start(self, done_step: int, serving_version: int, busy: int) -> int:
         """Return how many groups may start; `busy` are in progress, ready, or consumed since `done_step`."""
-        return max(0, (self._steps - (done_step - serving_version)) * self.batch - busy)
+        return max(0, self._groups(done_step - serving_version) - busy)
 
 
 def check_for_deadlock(
