@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from reroll import forking
 from reroll.errors import InvalidArgument, WaitTimeout, shown
 from reroll.interrupts import Interrupts, run_aside
-from reroll.rollout.foreign import read_number
+from reroll.rollout.adapters import read_number
 
 if TYPE_CHECKING:
     import asyncio

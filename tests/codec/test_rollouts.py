@@ -12,8 +12,7 @@ from codec.strategies import dict_rollouts, rollouts, values
 from reroll import DictRollout, NotStorable, Rollout, Status, register
 from reroll.codec import decode, encode
 from reroll.rollout import VersionRuns
-from reroll.rollout.fields import CHECKED_FIELDS, PLAIN_FIELDS
-from reroll.rollout.model import STATE_SLOTS
+from reroll.rollout.rollout import CHECKED_FIELDS, PLAIN_FIELDS, STATE_SLOTS
 
 
 def a_rollout(**fields):

@@ -19,7 +19,7 @@ from reroll.integrations.xtuner import (
     update_sample_version,
     update_status_from_finish_reason,
 )
-from reroll.rollout.fields import FIELDS
+from reroll.rollout.rollout import FIELDS
 
 NAMES = [
     "RolloutState",

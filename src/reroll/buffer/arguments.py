@@ -14,7 +14,7 @@ from reroll.engine.task import EXPIRABLE, STATUS_CODE, STATUSES
 from reroll.errors import InvalidArgument, shown
 from reroll.query import Query, Scalar
 from reroll.rollout import Status, check_threshold
-from reroll.rollout.foreign import read_integer, read_number
+from reroll.rollout.adapters import read_integer, read_number
 
 Where = Mapping[str, Any] | Query
 """A query, written as a dict or parsed."""

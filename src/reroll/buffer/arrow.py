@@ -15,9 +15,8 @@ from reroll.engine.query import RowSource
 from reroll.engine.rows import PLACES, IntArray
 from reroll.query import FIELDS, Kind
 from reroll.rollout import read_status
+from reroll.rollout.adapters import count_tokens, read_score, read_seq_staleness
 from reroll.rollout.arrays import as_floats, as_ids, as_mask
-from reroll.rollout.foreign import count_tokens, read_seq_staleness
-from reroll.rollout.reward import read_score
 from reroll.rollout.versions import version_array
 
 _CHUNK_TOKENS: Final = 100_000

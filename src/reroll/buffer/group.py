@@ -8,10 +8,10 @@ from msgspec import Meta
 
 from reroll.codec import decode
 from reroll.rollout import GroupSummary, Rollout, Status, expire, read_status, stamp, write_status
+from reroll.rollout.adapters import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.checkout import unmark
-from reroll.rollout.foreign import read_length, read_seq_staleness, write_if_present
-from reroll.rollout.measure import Measure
-from reroll.rollout.staleness import write_same_staleness, write_staleness
+from reroll.rollout.rules import write_same_staleness, write_staleness
+from reroll.rollout.summary import Measure
 from reroll.store import Blob
 
 BOUND: Final = 1 << 62

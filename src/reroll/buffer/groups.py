@@ -24,9 +24,9 @@ from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task,
 from reroll.errors import CorruptData, InvalidArgument, Superseded
 from reroll.query import Scalar
 from reroll.rollout import Status, summarize
-from reroll.rollout.checkout import Checkout, Print, extends, has_place, print_of, read_checkouts
-from reroll.rollout.foreign import MOST_TOKENS
-from reroll.rollout.group import find_group_id
+from reroll.rollout.adapters import MOST_TOKENS
+from reroll.rollout.checkout import Checkout, Fingerprint, can_carry, extends, fingerprint_of, read_checkouts
+from reroll.rollout.summary import find_group_id
 
 
 class Groups(HandOuts):
@@ -375,7 +375,7 @@ class Groups(HandOuts):
         if not named and (isinstance(items, Packed) or not self.out.has_unmarked):
             return named
         rollouts: Sequence[Any] = decode(items.blob) if isinstance(items, Packed) else items
-        if (found := print_of(rollouts)) is None:
+        if (found := fingerprint_of(rollouts)) is None:
             return named
         if named:
             return {
@@ -384,7 +384,7 @@ class Groups(HandOuts):
         known = self.printed(found.prompt, task_name, find_group_id(rollouts), len(rollouts))
         return {uid for uid, old in known.items() if extends(old, rollouts)}
 
-    def printed(self, prompt: bytes, task_name: str, group_id: Any, size: int) -> dict[int, Print]:
+    def printed(self, prompt: bytes, task_name: str, group_id: Any, size: int) -> dict[int, Fingerprint]:
         """Return the groups of this prompt that wait to be put again and carry no checkout. O(found)."""
         columns, task = self.engine.columns, self.engine.task(task_name).code
         known = dict(self.out.by_print(prompt))
@@ -402,7 +402,7 @@ class Groups(HandOuts):
         slot = self._slot_of.get(uid)
         return slot is not None and int(self.engine.columns.status[slot]) in RETURNING
 
-    def _print_of(self, uid: int, *, without_place: bool = False) -> Print | None:
+    def _print_of(self, uid: int, *, without_place: bool = False) -> Fingerprint | None:
         """Return what a group is recognised by; None if that is not known, or if its rollouts carry checkouts."""
         group = self._group(self._slot_of[uid])
         was_here = group.is_here
@@ -411,7 +411,7 @@ class Groups(HandOuts):
         except CorruptData:
             return None
         rollouts = group.items if group.packed is None else decode(group.packed)
-        found = None if without_place and any(map(has_place, rollouts)) else print_of(rollouts)
+        found = None if without_place and any(map(can_carry, rollouts)) else fingerprint_of(rollouts)
         if not was_here and self.keeper is not None:
             self.keeper.settle([group])
         return found

@@ -3,7 +3,7 @@
 import copy
 from typing import Any, Final
 
-from reroll.rollout.foreign import read_length
+from reroll.rollout.adapters import read_length
 
 _PER_TOKEN: Final = ("response_ids", "logprobs", "response_mask", "response_model_steps")
 """The fields that hold one entry for each response token; None and empty mean absent."""

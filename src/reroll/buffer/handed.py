@@ -12,7 +12,7 @@ from reroll.engine.rows import IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.engine.uses import Use
 from reroll.rollout.checkout import mark
-from reroll.rollout.staleness import write_staleness
+from reroll.rollout.rules import write_staleness
 from reroll.sample import SampleInfo
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from reroll.buffer.group import Group
 from reroll.buffer.packed import Packed
-from reroll.rollout.checkout import Checkout, Print, print_of, read_checkouts
+from reroll.rollout.checkout import Checkout, Fingerprint, fingerprint_of, read_checkouts
 
 _REMEMBERED: Final = 1 << 16
 """How many groups are known that were given up while a producer had them; the newest."""
@@ -62,7 +62,7 @@ class Out:
         self._since: OrderedDict[int, float] = OrderedDict()  # by uid, the longest out first
         self._uid_of: dict[int, int] = {}  # by id of a rollout
         self._items: dict[int, list[Any]] = {}  # by uid; keeps the rollouts alive, so that an id stays theirs
-        self._prints: dict[int, Print] = {}  # by uid, of groups whose rollouts carry no checkout
+        self._prints: dict[int, Fingerprint] = {}  # by uid, of groups whose rollouts carry no checkout
         self._printed: dict[bytes, set[int]] = {}  # the same uids by the prompt of the print
         self.name = Name()
         self.returned: set[int] = set()
@@ -97,7 +97,7 @@ class Out:
         self._items[group.uid] = group.items
         self._uid_of.update((id(item), group.uid) for item in group.items)
         # The objects change while they are rolled: what they were is noted now.
-        if not read_checkouts(group.items) and (found := print_of(group.items)) is not None:
+        if not read_checkouts(group.items) and (found := fingerprint_of(group.items)) is not None:
             self._prints[group.uid] = found
             self._printed.setdefault(found.prompt, set()).add(group.uid)
 
@@ -150,7 +150,7 @@ class Out:
             return set()
         return {self._uid_of[id(item)] for item in items if id(item) in self._uid_of}
 
-    def by_print(self, prompt: bytes) -> list[tuple[int, Print]]:
+    def by_print(self, prompt: bytes) -> list[tuple[int, Fingerprint]]:
         """Return groups without a checkout that have this prompt, with what they were when they were handed out."""
         return [(uid, self._prints[uid]) for uid in sorted(self._printed.get(prompt, ()))]
 

@@ -19,8 +19,8 @@ from reroll.codec import count_plain_rollouts, decode, encode
 from reroll.errors import CorruptData, InvalidArgument
 from reroll.rollout import GroupSummary, Status, summarize
 from reroll.rollout.checkout import Checkout, mark, read_checkouts
-from reroll.rollout.measure import Measure
-from reroll.rollout.validity import find_invalid
+from reroll.rollout.rules import find_invalid
+from reroll.rollout.summary import Measure
 from reroll.store import Blob
 
 _MOST_MEMBERS: Final = 1 << 16

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from reroll.errors import InvalidArgument
 from reroll.query import Scalar
 from reroll.rollout import DictRollout, Rollout, check
-from reroll.rollout.fields import FIELDS
-from reroll.rollout.validity import find_invalid, refuse
+from reroll.rollout.rollout import FIELDS
+from reroll.rollout.rules import find_invalid, refuse
 
 # These decide where a group is and how old it is; only a put changes them.
 _FIXED: Final = frozenset(

@@ -21,14 +21,14 @@ from reroll.rollout import (
     Status,
     can_expire,
     combine,
+    inspect_members,
     is_too_stale,
-    look_at_all,
     summarize,
     version_staleness,
 )
 from reroll.rollout.checkout import Checkout
-from reroll.rollout.group import find_group_id
-from reroll.rollout.validity import find_invalid, refuse, with_failed_copies
+from reroll.rollout.rules import find_invalid, refuse, with_failed_copies
+from reroll.rollout.summary import find_group_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ def look(
     rollouts = list(items)
     summary = _summarized(rollouts, rules, model_step)
     if rules.on_failed == "drop_member" and summary.status is Status.FAILED:
-        members = look_at_all(rollouts, model_step)
+        members = inspect_members(rollouts, model_step)
         healthy = [place for place, member in enumerate(members) if member.status is not Status.FAILED]
         if len(healthy) >= rules.min_group_size:
             rollouts, members = [rollouts[place] for place in healthy], [members[place] for place in healthy]

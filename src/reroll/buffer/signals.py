@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from reroll.engine.task import checked_priority
 from reroll.rollout import read_score
-from reroll.rollout.reward import mean_and_std
+from reroll.rollout.summary import mean_and_std
 
 SignalName = Literal["reward_std", "solve_rate", "mean_abs_advantage"]
 Signal = SignalName | Callable[[Sequence[Any]], float]

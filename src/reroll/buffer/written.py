@@ -23,7 +23,7 @@ from reroll.engine.state import FORMAT
 from reroll.engine.task import STATUSES
 from reroll.errors import CorruptData, InvalidConfig, StoreError, UnsupportedFormat
 from reroll.query import Scalar
-from reroll.rollout.group import check
+from reroll.rollout.summary import check
 from reroll.telemetry.counters import TaskCounters
 
 KIND: Final = "replay buffer"

@@ -35,7 +35,7 @@ from reroll.codec.rows import PLAIN_AT, VERSIONS_AT, write_row
 from reroll.errors import NotStorable, shown
 from reroll.rollout import Rollout
 from reroll.rollout.checkout import MarkedFields
-from reroll.rollout.model import STATE_SLOTS
+from reroll.rollout.rollout import STATE_SLOTS
 
 _pack: Final = msgspec.msgpack.encode
 _NO_ARRAYS: Final = _pack([])

@@ -22,7 +22,7 @@ from reroll.codec.frame import ATOMS
 from reroll.codec.rows import check_state, read_status, read_versions
 from reroll.errors import CorruptData, InvalidArgument, NotStorable, UnsupportedFormat
 from reroll.rollout import DictRollout, Rollout, Status, VersionRuns
-from reroll.rollout.model import STATE_SLOTS
+from reroll.rollout.rollout import STATE_SLOTS
 
 T = TypeVar("T")
 

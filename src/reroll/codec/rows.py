@@ -14,7 +14,7 @@ from reroll.codec.arrays import FLOAT32, INT32, STANDARD, UINT8, Array, ArrayWri
 from reroll.codec.frame import Buffer, split
 from reroll.errors import CorruptData, InvalidArgument, NotStorable, UnsupportedFormat
 from reroll.rollout import Rollout, Status, VersionRuns
-from reroll.rollout.model import STATE_SLOTS
+from reroll.rollout.rollout import STATE_SLOTS
 
 PLAIN_AT: Final = STATE_SLOTS.index("group_uid")
 """Index of the first field that may hold any value."""

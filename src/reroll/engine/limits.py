@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Mixture, Prioritized, Stalest
 from reroll.errors import InvalidArgument, InvalidConfig, shown
-from reroll.rollout.foreign import read_integer, read_number
+from reroll.rollout.adapters import read_integer, read_number
 
 
 @dataclass(slots=True)

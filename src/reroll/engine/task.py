@@ -24,7 +24,7 @@ from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Stalest, Uniform, known_spec_options, selector_spec
 from reroll.engine.uses import Use, UseLog
 from reroll.errors import InvalidConfig, InvalidPriority, shown
-from reroll.rollout.foreign import read_number
+from reroll.rollout.adapters import read_number
 from reroll.rollout.status import Status
 
 STATUSES: Final = tuple(Status)

@@ -7,8 +7,7 @@ from typing import Any
 
 from reroll.observe.plain import plain
 from reroll.rollout import DictRollout, read_status
-from reroll.rollout.foreign import count_tokens, read_seq_staleness
-from reroll.rollout.reward import read_score
+from reroll.rollout.adapters import count_tokens, read_score, read_seq_staleness
 
 Run = tuple[Any, int]
 """A value, and how many tokens in a row have it."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from reroll.errors import InvalidArgument
 from reroll.rollout import read_score
-from reroll.rollout.reward import mean_and_std
+from reroll.rollout.summary import mean_and_std
 
 Group = Sequence[Any]
 Predicate = Callable[[Group], bool]

@@ -28,8 +28,8 @@ from reroll.ray.handing import HandOut
 from reroll.ray.holding import heart, this_holder
 from reroll.ray.merging import MERGES
 from reroll.ray.wire import Bare, Blob, Holder, hand_out, put_in, resolved
-from reroll.rollout.checkout import has_place, print_of, read_checkouts
-from reroll.rollout.group import find_group_id
+from reroll.rollout.checkout import can_carry, fingerprint_of, read_checkouts
+from reroll.rollout.summary import find_group_id
 from reroll.sample import Sample
 from reroll.telemetry.health import HealthMonitor
 from reroll.telemetry.metrics import connection_reader, metrics_dict
@@ -175,9 +175,9 @@ class Spread:
         uids = sorted(uid for uid in carried if isinstance(uid, int) and uid > 0)
         if len({self._shard_of(uid) for uid in uids}) > 1:
             uids = await self._ask("out", uids=uids) or uids[:1]
-        elif not uids and items and isinstance(task, str) and not any(map(has_place, items)):
+        elif not uids and items and isinstance(task, str) and not any(map(can_carry, items)):
             with contextlib.suppress(AttributeError):  # no rollouts: a shard refuses them
-                if (found := print_of(items)) is not None:
+                if (found := fingerprint_of(items)) is not None:
                     group_id = find_group_id(items)
                     uids = await self._ask(
                         "printed", prompt=found.prompt, task_name=task, group_id=group_id, size=len(items)

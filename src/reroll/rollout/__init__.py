@@ -1,44 +1,41 @@
-"""What a rollout is: its fields, its status, its policy versions, and the rules of staleness, expiry and reset.
+"""Rollouts: fields, status, policy versions, and the rules of staleness, expiry and reset. No clock, no I/O, no lock.
 
-model      `Rollout`, the compact record; arrays, fields, lengths, sameness serve it
-foreign    any other object as a rollout, and `DictRollout` for dicts
-status     `Status`, and the status of a group
-versions   `VersionRuns`, the versions of the tokens
-tally      what the versions say, in one pass: the base of every decision below
-stamping   versions for tokens that have none
-staleness  how far behind the policy, by rollout, by group, by token
-expiry     who is too stale
-resetting  what remains of an expired rollout
-checking   whether a rollout can be put
-member     one rollout, looked at once
-measure    how long and how good the responses of a group are
-at_once    a group of Rollouts, looked at field by field
-summary    `GroupSummary`, the record that a buffer keeps of a group
-group      `summarize`, of any group
-checkout   which group a rollout continues
+status    `Status` of rollouts and groups; finish reasons
+adapters  any object as a rollout; `DictRollout` for dicts
+versions  `VersionRuns`, the versions of the tokens; counts and stamps
+arrays    token fields as compact arrays
+rollout   `Rollout`, the compact record
+rules     staleness, expiry, reset, invalid values
+summary   `summarize`: check a group, and return its `GroupSummary`
+checkout  tokens by which a buffer recognises the group that rollouts continue
 
-Everything is pure but `stamp`, `expire`, `reset` and `release`. The others say beforehand what those would
-give (`model_step=`), so that a put can decide and wait first, and change the caller's objects last. After
-`check` and `summarize` accepted a group, the four do not fail (a class that validates assignments must allow
-None and empty lists where `reset` writes them). No clock, no I/O, no lock.
+Only `stamp`, `expire`, `reset` and `release` change rollouts. The other functions return the result as it would be after
+them (`model_step=`), so a put can decide and wait first, and change the caller's objects last. After `summarize` accepted a
+group, these four do not fail (a class that validates assignments must allow None and empty lists, which `reset` assigns).
 """
 
-from reroll.rollout.expiry import can_expire, expire, expires, is_too_stale
-from reroll.rollout.foreign import DictRollout, RolloutLike, count_tokens, derive_num_tokens, write_status
-from reroll.rollout.group import check, combine, group_status, look_at_all, summarize
-from reroll.rollout.member import Member
-from reroll.rollout.model import Rollout
-from reroll.rollout.resetting import release, reset
-from reroll.rollout.reward import read_score
-from reroll.rollout.size import count_bytes
-from reroll.rollout.staleness import (
+from reroll.rollout.adapters import (
+    DictRollout,
+    RolloutLike,
+    count_tokens,
+    derive_num_tokens,
+    read_score,
+    write_status,
+)
+from reroll.rollout.rollout import STATE_SLOTS, Rollout
+from reroll.rollout.rules import (
+    can_expire,
     check_threshold,
     effective_response_mask,
+    expire,
+    expires,
     group_staleness,
+    is_too_stale,
+    release,
+    reset,
     rollout_staleness,
     version_staleness,
 )
-from reroll.rollout.stamping import stamp
 from reroll.rollout.status import (
     Status,
     combine_statuses,
@@ -47,11 +44,21 @@ from reroll.rollout.status import (
     register_finish_reason,
     status_from_finish_reason,
 )
-from reroll.rollout.summary import GroupSummary
-from reroll.rollout.tally import VersionTally, tally_versions
-from reroll.rollout.versions import VersionRuns
+from reroll.rollout.summary import (
+    GroupSummary,
+    Member,
+    check,
+    combine,
+    count_bytes,
+    group_status,
+    inspect_members,
+    mean_and_std,
+    summarize,
+)
+from reroll.rollout.versions import VersionRuns, VersionTally, stamp, tally_versions
 
 __all__ = [
+    "STATE_SLOTS",
     "DictRollout",
     "GroupSummary",
     "Member",
@@ -74,8 +81,9 @@ __all__ = [
     "finish_error",
     "group_staleness",
     "group_status",
+    "inspect_members",
     "is_too_stale",
-    "look_at_all",
+    "mean_and_std",
     "read_score",
     "read_status",
     "register_finish_reason",

@@ -1,7 +1,7 @@
-"""How token fields become compact arrays: 4 bytes an id, 4 a log-probability, 1 a mask entry.
+"""Token fields as compact arrays: 4 bytes an id, 4 a log-probability, 1 a mask entry.
 
-What does not fit is refused, never rounded or wrapped. An array that already has the right type and owns its
-memory is kept as it is; a view is copied, since it would keep the whole batch alive that it was cut from.
+Values that do not fit are refused, never rounded or wrapped. An array that has the right dtype and owns its memory is kept
+as it is; a view is copied, since it would keep the whole batch alive that it was cut from.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 def as_ids(field: str, value: npt.ArrayLike | None) -> Ids | None:
-    """Return token ids as int32; raises InvalidArgument."""
+    """Return token ids as int32. Raises InvalidArgument."""
     if value is None:
         return None
     array = _one_dimension(field, value)
@@ -32,12 +32,14 @@ def as_ids(field: str, value: npt.ArrayLike | None) -> Ids | None:
         raise InvalidArgument(f"{field} must be integers, not {array.dtype}; give one token id per entry")
     low, high = int(array.min()), int(array.max())
     if low < _INT32.min or high > _INT32.max:
-        raise InvalidArgument(f"{field} has ids from {low} to {high}, which do not fit into int32")
+        raise InvalidArgument(
+            f"{field} has ids from {low} to {high}, which do not fit into int32; check the tokenizer"
+        )
     return array.astype(np.int32)
 
 
 def as_floats(field: str, value: npt.ArrayLike | None) -> Floats | None:
-    """Return log-probabilities as float32; raises InvalidArgument."""
+    """Return log-probabilities as float32. Raises InvalidArgument."""
     if value is None:
         return None
     array = _one_dimension(field, value)
@@ -50,7 +52,7 @@ def as_floats(field: str, value: npt.ArrayLike | None) -> Floats | None:
 
 
 def as_mask(field: str, value: npt.ArrayLike | None) -> Mask | None:
-    """Return a mask of zeros and ones as uint8; raises InvalidArgument."""
+    """Return a mask of zeros and ones as uint8. Raises InvalidArgument."""
     if value is None:
         return None
     array = _one_dimension(field, value)
@@ -60,7 +62,7 @@ def as_mask(field: str, value: npt.ArrayLike | None) -> Mask | None:
 
 
 def as_columns(value: Any, reserved: frozenset[str]) -> dict[str, npt.NDArray[Any]] | None:
-    """Return further columns, arrays with one entry per token, by name; None without any. Raises InvalidArgument."""
+    """Return further columns by name, arrays with one entry per token; None if there are none. Raises InvalidArgument."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -69,7 +71,7 @@ def as_columns(value: Any, reserved: frozenset[str]) -> dict[str, npt.NDArray[An
     for name, given in value.items():
         if type(name) is not str or not name or name in reserved:
             raise InvalidArgument(
-                f"columns has the name {name!r}; use a non-empty string that is no field of Rollout"
+                f"columns has the name {name!r}; use a non-empty string that is not a field of Rollout"
             )
         try:
             array = np.asarray(given)
@@ -101,3 +103,19 @@ def _one_dimension(field: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
 
 def _owned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array if array.flags.owndata else array.copy()
+
+
+def same(left: Any, right: Any) -> bool:
+    """Return whether two values are equal; arrays entry by entry (NaN equals NaN), also inside of containers."""
+    if left is right:
+        return True
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
+            return False
+        has_nan = left.dtype.kind in "fc" and right.dtype.kind in "fc"
+        return np.array_equal(left, right, equal_nan=has_nan)
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)

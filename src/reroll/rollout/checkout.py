@@ -1,7 +1,8 @@
-"""Checkouts: how a rollout says which group it continues, and how one that cannot say so is compared with a group.
+"""Checkouts: tokens by which a buffer recognises the group that rollouts continue.
 
-A producer takes a group to roll it again. The buffer marks the rollouts with the checkout: `Rollout` has a field for it,
-other classes carry it in `extra_fields`, where that is a dict. So copies are recognised, wherever they travelled.
+A producer checks out a group to regenerate it. The buffer writes the checkout into the rollouts: `Rollout` has an attribute
+for it, other classes carry it in `extra_fields` if that is a dict. Copies keep it. Rollouts that cannot carry a checkout
+are compared with the checked-out groups by `Fingerprint`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from reroll.rollout.foreign import write_if_present
-from reroll.rollout.model import Rollout
+from reroll.rollout.adapters import write_if_present
+from reroll.rollout.rollout import Rollout
 
 KEY: Final = "_reroll"
 """The entry of `extra_fields` that holds the checkout."""
@@ -20,7 +21,7 @@ _LARGEST: Final = 1 << 62
 
 
 class Checkout(NamedTuple):
-    """One checkout of a group: the buffer it was taken from, its uid, and its attempt at that time."""
+    """One checkout of a group: its buffer, its uid, and the number of the attempt."""
 
     buffer: str
     uid: int
@@ -28,12 +29,12 @@ class Checkout(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The checkout as rollouts carry it."""
+        """The text that rollouts carry."""
         return f"{self.buffer}.{self.uid}.{self.attempt}"
 
     @classmethod
     def read(cls, text: Any) -> "Checkout | None":
-        """Return the checkout of a text, None for any other value."""
+        """Return the checkout of a text, None for other values."""
         if type(text) is not str:
             return None
         buffer, *numbers = text.split(".")
@@ -44,7 +45,7 @@ class Checkout(NamedTuple):
 
 
 class MarkedFields(dict[Any, Any]):
-    """`extra_fields` with a checkout: equal to the same fields without it. Copies of it are plain dicts."""
+    """`extra_fields` with a checkout: equal to the same fields without it. Copies are plain dicts."""
 
     __slots__ = ()
     __hash__ = None
@@ -60,12 +61,14 @@ class MarkedFields(dict[Any, Any]):
 
 
 def mark(rollouts: Iterable[Any], text: str) -> None:
-    """Write a checkout into rollouts, where they have a place for it."""
+    """Write a checkout into the rollouts that can carry one."""
     for rollout in rollouts:
         if isinstance(rollout, Rollout):
             rollout.checkout = text
         elif isinstance(fields := getattr(rollout, "extra_fields", None), dict):
-            with suppress(Exception):  # of a class that accepts no such entry: then it is compared instead
+            with suppress(
+                Exception
+            ):  # a class that refuses the entry: its groups are compared by fingerprint
                 rollout.extra_fields = MarkedFields(fields, **{KEY: text})
 
 
@@ -82,17 +85,17 @@ def unmarked(fields: dict[Any, Any]) -> dict[Any, Any]:
     return {name: value for name, value in fields.items() if name != KEY}
 
 
-def has_place(rollout: Any) -> bool:
+def can_carry(rollout: Any) -> bool:
     """Return whether a rollout can carry a checkout."""
     return isinstance(rollout, Rollout) or isinstance(getattr(rollout, "extra_fields", None), dict)
 
 
 def read_checkouts(rollouts: Iterable[Any]) -> set[Checkout]:
-    """Return the checkouts that rollouts carry; one whose `group_uid` was changed since carries none."""
+    """Return the checkouts of rollouts; a Rollout whose `group_uid` was changed since has none."""
     found = set()
     for rollout in rollouts:
         if isinstance(rollout, Rollout):
-            if rollout.checkout is None:  # nearly always
+            if rollout.checkout is None:  # the usual case
                 continue
             checkout = Checkout.read(rollout.checkout)
             if checkout is not None and checkout.uid == rollout.group_uid:
@@ -104,19 +107,19 @@ def read_checkouts(rollouts: Iterable[Any]) -> set[Checkout]:
     return found
 
 
-class Print(NamedTuple):
-    """What a group without a mark is recognised by."""
+class Fingerprint(NamedTuple):
+    """Digests of a group, by which it is recognised without a checkout."""
 
     prompt: bytes
-    """A digest of group_id, and of rollout_id and prompt of each member."""
+    """Digest of group_id, and of rollout_id and prompt of each member."""
     responses: tuple[tuple[int, bytes], ...]
     """Length and digest of each member's response."""
     prompts: frozenset[bytes]
     """Digests of the prompts alone."""
 
 
-def print_of(rollouts: Sequence[Any]) -> Print | None:
-    """Return the print of a group, None if nothing tells its prompt."""
+def fingerprint_of(rollouts: Sequence[Any]) -> Fingerprint | None:
+    """Return the fingerprint of a group, None if a member has no prompt. O(tokens)."""
     ordered, digest, prompts = _ordered(rollouts), blake2b(digest_size=16), set()
     for rollout in ordered:
         prompt = getattr(rollout, "prompt_ids", None)
@@ -128,11 +131,11 @@ def print_of(rollouts: Sequence[Any]) -> Print | None:
         digest.update(repr(named).encode("utf-8", "surrogatepass") + b"\0" + _digest(prompt))
     responses = [_response(rollout) for rollout in ordered]
     known = tuple((len(response), _digest(response)) for response in responses)
-    return Print(digest.digest(), known, frozenset(prompts))
+    return Fingerprint(digest.digest(), known, frozenset(prompts))
 
 
-def extends(old: Print, rollouts: Sequence[Any]) -> bool:
-    """Return whether each response goes on from that of the print; the prompts were compared."""
+def extends(old: Fingerprint, rollouts: Sequence[Any]) -> bool:
+    """Return whether each response continues that of the fingerprint; the prompts have been compared."""
     return len(old.responses) == len(rollouts) and all(
         len(response) >= length and _digest(response[:length]) == digest
         for (length, digest), response in zip(old.responses, map(_response, _ordered(rollouts)), strict=True)
@@ -140,7 +143,7 @@ def extends(old: Print, rollouts: Sequence[Any]) -> bool:
 
 
 def _ordered(rollouts: Iterable[Any]) -> list[Any]:
-    """Return the members by rollout_id: producers may return them in another order."""
+    """Return the members by rollout_id, since producers may return them in another order."""
     return sorted(rollouts, key=lambda rollout: repr(getattr(rollout, "rollout_id", None)))
 
 

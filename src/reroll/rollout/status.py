@@ -1,4 +1,4 @@
-"""The status of a rollout and of a group, and how both are found."""
+"""Status of rollouts and groups: from an attribute, from the members, from a finish reason."""
 
 import warnings
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from reroll.errors import InvalidArgument, shown
 
 
 class Status(StrEnum):
-    """Where a rollout, or a group of them, stands; the values are the lower-case names."""
+    """Status of a rollout or group; the values are the lower-case names."""
 
     INIT = "init"
     COMPLETED = "completed"
@@ -20,7 +20,7 @@ class Status(StrEnum):
 
     @classmethod
     def of(cls, value: object) -> "Status":
-        """Return the status that an enum member or its string names; anything else is an InvalidArgument."""
+        """Return the status of a `Status` or its string. Raises InvalidArgument for other values."""
         if isinstance(value, cls):
             return value
         if isinstance(value, str) and value in _BY_TEXT:
@@ -31,7 +31,7 @@ class Status(StrEnum):
 
 _BY_TEXT = {status.value: status for status in Status}
 
-# What a group with unfinished members counts as: the first of these that any member has.
+# The status of a group with unfinished members is the first of these that any member has.
 _UNFINISHED_FIRST = (Status.FAILED, Status.ABORTED, Status.EXPIRED, Status.FILTERED)
 
 _COMPLETED_ONLY = {Status.COMPLETED}
@@ -46,10 +46,7 @@ _MOST_WARNINGS = 100
 
 
 def read_status(value: object) -> Status:
-    """Return the status that a rollout's attribute holds; raises InvalidArgument.
-
-    Wider than `Status.of`: trainers bring their own enum, which counts by its value.
-    """
+    """Return the status of a rollout's attribute, which may be a member of another enum. Raises InvalidArgument."""
     if type(value) is Status:
         return value
     if type(value) is str and value in _BY_TEXT:
@@ -58,7 +55,7 @@ def read_status(value: object) -> Status:
 
 
 def combine_statuses(statuses: Iterable[Status]) -> Status:
-    """Return a group's status: COMPLETED only if every member is, else the worst that any member has."""
+    """Return a group's status: COMPLETED if every member is, else the first that any has of FAILED, ABORTED, EXPIRED, FILTERED."""
     present = set(statuses)
     if present == _COMPLETED_ONLY:
         return Status.COMPLETED
@@ -66,9 +63,9 @@ def combine_statuses(statuses: Iterable[Status]) -> Status:
 
 
 def status_from_finish_reason(finish_reason: object) -> Status:
-    """Return the status of a response that ended so, in any case; a missing or unknown reason means FAILED.
+    """Return the status of a response with this finish reason, in any case; FAILED if it is missing or unknown.
 
-    An unknown reason warns once; `register_finish_reason` makes it known. `finish_error` gives the `error_msg`.
+    An unknown reason warns once. `register_finish_reason` adds it; `finish_error` returns the `error_msg`.
     """
     if not isinstance(finish_reason, str) or not finish_reason:
         return Status.FAILED
@@ -87,25 +84,26 @@ def status_from_finish_reason(finish_reason: object) -> Status:
 
 
 def register_finish_reason(finish_reason: str, status: Status | str) -> None:
-    """Let responses that end with this reason, in any case, have a status in this process; see `status_from_finish_reason`.
+    """Define the status of responses with a finish reason, for this process; see `status_from_finish_reason`.
 
     Args:
-        finish_reason: what the engine says, such as "repetition".
+        finish_reason: A reason of the engine, such as "repetition"; upper and lower case are the same.
         status: COMPLETED, ABORTED or FAILED.
 
-    Raises InvalidArgument for another status, or a reason that is no text.
+    Raises:
+        InvalidArgument: The status is another one, or the reason is not a non-empty string.
 
     """
     known = Status.of(status)
     if not isinstance(finish_reason, str) or not finish_reason:
-        raise InvalidArgument(f"finish_reason must be a text that is not empty, not {shown(finish_reason)}")
+        raise InvalidArgument(f"finish_reason must be a non-empty string, not {shown(finish_reason)}")
     if known not in (Status.COMPLETED, Status.ABORTED, Status.FAILED):
-        raise InvalidArgument(f"a response ends completed, aborted or failed, not {known.value}")
+        raise InvalidArgument(f"status must be completed, aborted or failed, not {known.value}")
     _BY_REASON[finish_reason.lower()] = known
 
 
 def finish_error(finish_reason: object) -> str:
-    """Return the `error_msg` of a response that failed because it ended so."""
+    """Return the `error_msg` of a response that failed with this finish reason."""
     return (
         "finish_reason is missing" if finish_reason in (None, "") else f"finish_reason {shown(finish_reason)}"
     )

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from reroll.rollout import GroupSummary, Status
-from reroll.rollout.measure import Measure
+from reroll.rollout.summary import Measure
 
 Histogram = dict[int, int]
 """Number of occurrences by value."""

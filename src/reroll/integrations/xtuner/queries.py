@@ -12,7 +12,7 @@ from reroll.errors import QueryError, shown
 from reroll.integrations.xtuner.statuses import all_ours, ours
 from reroll.query import FIELDS, And, Not, Or, Query, matches
 from reroll.query.parse import LOGIC, MAX_DEPTH, OPERATORS, at_key, parse_condition, suggest
-from reroll.rollout.sameness import same
+from reroll.rollout.arrays import same
 
 LogicOperator: TypeAlias = Literal["$and", "$or", "$not"]
 Operators: TypeAlias = Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$not_in", "$between"]

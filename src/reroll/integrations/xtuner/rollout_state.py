@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from reroll.codec import register
 from reroll.rollout import Status
-from reroll.rollout.sameness import same
+from reroll.rollout.arrays import same
 
 
 @register

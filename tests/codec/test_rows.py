@@ -12,7 +12,7 @@ from codec.strategies import rollouts, values
 from codec.test_hostile import Known, sealed
 from reroll import CorruptData, Rollout, Status
 from reroll.codec import count_plain_rollouts, decode, encode
-from reroll.rollout.group import look_at_all
+from reroll.rollout.summary import inspect_members
 
 PROMPT = np.arange(9, dtype=np.int32)
 
@@ -104,7 +104,7 @@ def holds(blob: bytes) -> None:
         if count is not None:
             found = decode(blob)
             assert [type(rollout) for rollout in found] == [Rollout] * count
-            look_at_all(found, 5 if partial else None)
+            inspect_members(found, 5 if partial else None)
             encode(found)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from reroll import InvalidArgument, Rollout, Status
 from reroll.rollout import reset
-from reroll.rollout.member import look_at, look_at_any, look_at_usual
-from reroll.rollout.tally import count_versions
+from reroll.rollout.summary import inspect_any, inspect_lists, inspect_member
+from reroll.rollout.versions import count_versions
 
 
 @st.composite
@@ -65,7 +65,7 @@ KINDS = pytest.mark.parametrize("kind", [_own, _foreign, _whole, _with_tuples])
 @given(rollout_fields(), st.none() | st.integers(0, 4))
 def test_the_quick_look_agrees_with_the_general_one(kind, fields, model_step):
     rollout = kind(fields)
-    assert _outcome(look_at, rollout, model_step) == _outcome(look_at_any, rollout, model_step)
+    assert _outcome(inspect_member, rollout, model_step) == _outcome(inspect_any, rollout, model_step)
 
 
 WRONG = st.sampled_from(
@@ -96,7 +96,7 @@ WRONG = st.sampled_from(
 @given(rollout_fields(), WRONG, st.none() | st.integers(0, 4))
 def test_what_is_wrong_is_found_either_way(fields, wrong, model_step):
     rollout = _whole(fields | dict([wrong]))
-    assert _outcome(look_at, rollout, model_step) == _outcome(look_at_any, rollout, model_step)
+    assert _outcome(inspect_member, rollout, model_step) == _outcome(inspect_any, rollout, model_step)
 
 
 @pytest.mark.parametrize("kind", [_foreign, _whole])
@@ -109,14 +109,14 @@ def test_what_nearly_all_hold_is_looked_at_quickly(kind, versions):
         "reward": 1.0,
     }
     fields |= {"response_mask": [0, 1, 1, 1], "logprobs": [0.0] * 4}
-    assert look_at_usual(kind(fields), 4) == look_at_any(kind(fields), 4)
+    assert inspect_lists(kind(fields), 4) == inspect_any(kind(fields), 4)
 
 
 @given(rollout_fields())
 def test_a_field_that_no_longer_fits_is_found_either_way(fields):
     rollout = Rollout(**fields)
     rollout.logprobs = [0.0] * (len(rollout.response_ids) + 2)
-    for look in (look_at, look_at_any):
+    for look in (inspect_member, inspect_any):
         with pytest.raises(InvalidArgument, match="logprobs"):
             look(rollout, 1)
 

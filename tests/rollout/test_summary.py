@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from reroll import InvalidArgument, Rollout
 from reroll.rollout import Status, combine, summarize
-from reroll.rollout.at_once import summarize_at_once
-from reroll.rollout.group import find_group_id
-from reroll.rollout.member import look_at_any
-from rollout.test_member import rollout_fields
+from reroll.rollout.summary import find_group_id, inspect_any, summarize_rollouts
+from rollout.test_members import rollout_fields
 
 
 def _one_by_one(rollouts, model_step):
-    return combine([look_at_any(rollout, model_step) for rollout in rollouts], find_group_id(rollouts))
+    return combine([inspect_any(rollout, model_step) for rollout in rollouts], find_group_id(rollouts))
 
 
 def _outcome(find, rollouts, model_step):
@@ -90,7 +88,7 @@ def _rollout(**fields):
 )
 def test_what_nearly_all_hold_is_looked_at_at_once(members, oldest, trainable):
     group = [_rollout(**member) for member in members]
-    summary = summarize_at_once(group, 6)
+    summary = summarize_rollouts(group, 6)
     assert summary is not None
     assert summary.member_versions == oldest
     assert summary.member_newest_trainable == trainable
@@ -102,13 +100,13 @@ def test_others_are_left_to_the_general_look():
     class Other(Rollout):
         __slots__ = ()
 
-    assert summarize_at_once([], 1) is None
-    assert summarize_at_once([_rollout(), Other(response_ids=[1])], 1) is None
-    assert summarize_at_once([_rollout(), Rollout.__new__(Rollout)], 1) is None
-    assert summarize_at_once([_rollout(num_tokens=3)], 1) is None
+    assert summarize_rollouts([], 1) is None
+    assert summarize_rollouts([_rollout(), Other(response_ids=[1])], 1) is None
+    assert summarize_rollouts([_rollout(), Rollout.__new__(Rollout)], 1) is None
+    assert summarize_rollouts([_rollout(num_tokens=3)], 1) is None
     wrong = _rollout()
     wrong.reward = "good"
-    assert summarize_at_once([wrong], 1) is None
+    assert summarize_rollouts([wrong], 1) is None
     with pytest.raises(InvalidArgument, match="rollout 1: reward"):
         summarize([_rollout(), wrong])
 

@@ -1,10 +1,10 @@
-"""`Rollout`: one response with all that belongs to it, small in memory.
+"""`Rollout`: one response with its prompt and metadata, compact in memory.
 
-It is a record: it checks what is assigned to it and converts token fields, and decides nothing. The rules of
-versions, staleness, expiry and reset are functions beside it that serve foreign classes just as well.
+It is a record: it checks and converts the values that are assigned to it, and decides nothing. The rules of versions,
+staleness, expiry and reset are functions that work for other classes just as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
@@ -12,22 +12,35 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
-from reroll.rollout.arrays import Floats, Ids, Mask, as_columns, as_floats, as_ids, as_mask
-from reroll.rollout.fields import CHECKED_FIELDS, FIELDS, HEAVY_FIELDS, PLAIN_FIELDS, TOKEN_FIELDS, checked
-from reroll.rollout.foreign import derive_num_tokens, read_integer
-from reroll.rollout.lengths import find_mismatch
-from reroll.rollout.sameness import same
+from reroll.rollout.adapters import derive_num_tokens, find_mismatch, read_integer
+from reroll.rollout.arrays import Floats, Ids, Mask, as_columns, as_floats, as_ids, as_mask, same
 from reroll.rollout.status import Status, read_status
 from reroll.rollout.versions import NO_VERSIONS, VersionRuns
 
-# In place of tokens that equal prompt_ids + response_ids. A plain True, since it must survive copy and pickle.
+CHECKED_FIELDS: Final = (
+    *("prompt_ids", "tokens", "response_ids", "logprobs", "response_mask", "response_model_steps"),
+    *("input_ids", "labels", "seq_staleness", "status", "num_tokens", "columns"),
+)
+PLAIN_FIELDS: Final = (
+    *("group_uid", "group_id", "rollout_id", "session_id", "message", "response", "reward", "finish_reason"),
+    *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields"),
+)
+FIELDS: Final = CHECKED_FIELDS + PLAIN_FIELDS
+TOKEN_FIELDS: Final = ("prompt_ids", "response_ids", "logprobs", "response_mask", "response_model_steps")
+"""Fields with an entry per token that nearly every rollout has."""
+OTHER_HEAVY_FIELDS: Final = (
+    *("message", "tokens", "response", "routed_experts", "mm_info", "tool_calls", "input_ids", "labels"),
+    *("extra_fields", "columns"),
+)
+"""Other fields that may need much memory; the rest are single numbers and short strings."""
+
+# Stands for tokens that equal prompt_ids + response_ids. A plain True, since copy and pickle must keep its identity.
 _DERIVED: Final = True
-_slot_of: Final = {name: f"_{name}" if name in CHECKED_FIELDS else name for name in HEAVY_FIELDS}
-_heavy: Final = attrgetter(*_slot_of.values())
-BESIDE_TOKENS: Final = tuple(slot for name, slot in _slot_of.items() if name not in TOKEN_FIELDS)
-"""The slots that may be heavy, of those without an entry per token."""
-_beside_tokens: Final = attrgetter(*BESIDE_TOKENS)
-# What a rollout holds, as it lies in its slots. The order is part of the stored format: new fields come last.
+OTHER_HEAVY_SLOTS: Final = tuple(
+    f"_{name}" if name in CHECKED_FIELDS else name for name in OTHER_HEAVY_FIELDS
+)
+_heavy: Final = attrgetter(*(f"_{name}" for name in TOKEN_FIELDS), *OTHER_HEAVY_SLOTS)
+# Slots of a rollout. The order is part of the stored format: append new fields at the end.
 STATE_SLOTS: Final = (
     *("_prompt_ids", "_tokens", "_response_ids", "_logprobs", "_response_mask", "_input_ids", "_labels"),
     *("_response_model_steps", "_seq_staleness", "_status", "_num_tokens"),
@@ -39,31 +52,39 @@ _state: Final = attrgetter(*STATE_SLOTS)
 _set_flags: Final[Any] = np.ndarray.setflags  # called by position, which takes half of the time
 
 
+def _checked(name: str, convert: Callable[[str, Any], Any]) -> property:
+    """Return a property that converts the assigned value; the slot "_" + name holds it. Reading is done in C."""
+    slot = f"_{name}"
+    return property(attrgetter(slot), lambda rollout, value: setattr(rollout, slot, convert(name, value)))
+
+
 class Rollout:
     """One response; every field is an optional keyword.
 
-    Token fields take lists, arrays or tensors and are arrays afterwards (ids int32, log-probs float32, mask
-    uint8); `response_model_steps` reads like a list. `tokens` that equal prompt_ids + response_ids are not
-    stored: they are joined anew at each access, so assign them, do not write into them. `num_tokens` is prompt
-    + response unless given. `columns` holds further arrays by name, each with one entry per response token, or per
-    token of prompt and response, of any dtype and shape behind that axis; assign a new dict to change them, and a
-    column `routed_experts` sets the field of that name. Wrong types and lengths raise InvalidArgument; a later assignment is checked
-    by itself, and against its siblings when the rollout is put.
+    Token fields accept lists, arrays or tensors and become arrays (ids int32, log-probs float32, mask uint8);
+    `response_model_steps` reads like a list. `tokens` that equal prompt_ids + response_ids are not stored: each access
+    joins them anew, so assign them instead of writing into them. `num_tokens` is prompt + response unless given.
 
-    `checkout` is written by a buffer that hands the rollout out to be rolled again, and cleared by `put`: copies carry it,
-    so that the buffer recognises them. It is no field, and does not count in comparisons.
+    `columns` holds further arrays by name, with one entry per response token, or per token of prompt and response, and
+    any dtype and shape behind that axis. Assign a new dict to change them. A column `routed_experts` sets that field.
+
+    Wrong types and lengths raise InvalidArgument. A later assignment is checked by itself, and against the other fields
+    when the rollout is put.
+
+    `checkout` is written when a buffer delivers the rollout for regeneration, and cleared by `put`. Copies keep it, so
+    the buffer recognises them. It is not a field and does not count in comparisons.
     """
 
     __slots__ = (*(f"_{name}" for name in CHECKED_FIELDS), *PLAIN_FIELDS, "checkout", "__weakref__")
-    __hash__ = None  # type: ignore[assignment]  # it changes, so it is compared by value
+    __hash__ = None  # type: ignore[assignment]  # mutable, and compared by value
 
-    logprobs = checked("logprobs", as_floats)
-    response_mask = checked("response_mask", as_mask)
-    response_model_steps = checked("response_model_steps", lambda field, value: VersionRuns.of(value, field))
-    seq_staleness = checked("seq_staleness", read_integer)
-    status = checked("status", lambda _, value: read_status(value))
-    input_ids = checked("input_ids", as_ids)
-    labels = checked("labels", as_ids)
+    logprobs = _checked("logprobs", as_floats)
+    response_mask = _checked("response_mask", as_mask)
+    response_model_steps = _checked("response_model_steps", lambda field, value: VersionRuns.of(value, field))
+    seq_staleness = _checked("seq_staleness", read_integer)
+    status = _checked("status", lambda _, value: read_status(value))
+    input_ids = _checked("input_ids", as_ids)
+    labels = _checked("labels", as_ids)
 
     _prompt_ids: Ids | None
     _response_ids: Ids | None
@@ -143,7 +164,7 @@ class Rollout:
     @prompt_ids.setter
     def prompt_ids(self, value: npt.ArrayLike | None) -> None:
         ids = as_ids("prompt_ids", value)
-        self._tokens = self.tokens  # what was derived must not follow the change
+        self._tokens = self.tokens  # derived tokens must not follow the change
         self._prompt_ids = ids
 
     @property
@@ -270,22 +291,18 @@ class Rollout:
         self._response_model_steps = versions
 
     def stored_payload(self) -> list[Any]:
-        """Return the heavy values that are held in memory: nothing that is derived, nothing that is unset."""
+        """Return the heavy values in memory, without derived and unset ones."""
         return [value for value in _heavy(self) if value is not None and value is not _DERIVED]
 
-    def stored_beside_tokens(self) -> list[Any]:
-        """Return those of them that do not have an entry per token."""
-        return [value for value in _beside_tokens(self) if value is not None and value is not _DERIVED]
-
     def state(self) -> tuple[Any, ...]:
-        """Return what the slots hold, in the order of STATE_SLOTS: nothing derived, nothing converted, no copy."""
+        """Return the values of the slots in the order of STATE_SLOTS, without copies."""
         return _state(self)
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Self:
-        """Return the rollout that `state` described. Nothing is checked: whoever reads it from outside checks it."""
+        """Return the rollout with a `state`, which the caller has checked."""
         self = cls.__new__(cls)
-        # One statement, since a batch restores thousands: a loop over names takes three times as long.
+        # A loop over names takes three times as long, and a batch restores thousands.
         (
             self._prompt_ids,
             self._tokens,
@@ -317,14 +334,14 @@ class Rollout:
         return self
 
     def extend_versions(self, model_step: int) -> None:
-        """Give this version to the response tokens that have none."""
+        """Assign a version to the response tokens that have none. O(1)."""
         versions, tokens = self._response_model_steps, self._response_ids
         if tokens is not None and (missing := len(tokens) - len(versions)) > 0:
             self._response_model_steps = versions.extended(model_step, missing)
 
     def freeze(self) -> None:
         """Make the arrays read-only, without a copy; fields can still be assigned."""
-        # Without a loop, since a batch has hundreds of rollouts.
+        # Without a loop: a batch has hundreds of rollouts.
         if self._prompt_ids is not None:
             _set_flags(self._prompt_ids, False)
         if self._response_ids is not None:
@@ -341,7 +358,7 @@ class Rollout:
                 array.setflags(write=False)
 
     def clear_response(self) -> None:
-        """Become what `reset` makes of any object, without a check of each value. O(1)."""
+        """Remove the response, as `reset` does for any object, without checking values. O(1)."""
         self._tokens = None if self._prompt_ids is None else _DERIVED
         self._response_ids = np.empty(0, np.int32)
         self._logprobs = np.empty(0, np.float32)
@@ -351,7 +368,7 @@ class Rollout:
         self.reward = self.finish_reason = self.error_msg = self.routed_experts = self.tool_calls = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields that are set, token fields as plain lists and the status as its string."""
+        """Return the fields that are set; token fields as lists, the status as a string."""
         fields: dict[str, Any] = {}
         for field in FIELDS:
             value: Any = self._num_tokens if field == "num_tokens" else getattr(self, field)
@@ -365,10 +382,12 @@ class Rollout:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Rollout":
-        """Return the rollout that `to_dict` described; a key that is no field is an InvalidArgument."""
+        """Return the rollout of a dict that `to_dict` returned. Raises InvalidArgument for unknown keys."""
         unknown = sorted(set(fields) - set(FIELDS))
         if unknown:
-            raise InvalidArgument(f"a Rollout has no field {', '.join(unknown)}; put it into extra_fields")
+            raise InvalidArgument(
+                f"a Rollout has no field {', '.join(unknown)}; put other values into extra_fields"
+            )
         return cls(**fields)
 
     def __eq__(self, other: object) -> bool:
