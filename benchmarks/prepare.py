@@ -19,7 +19,7 @@ from groups import TASK, drive
 from measure import Case, Timing, interleave, microseconds, per_operation, print_table
 from reporting import Claim, arguments, conclude, print_title, seconds, versions
 from reroll import ReplayBuffer, ReplayBufferConfig, Rollout
-from reroll.prepare import Memory, PackedBatch, pack, sequences_of, split
+from reroll.prepare import ArrayPool, PackedBatch, pack, sequences_of, split
 
 BATCH, STEP = 64, 4
 SAMPLE, TABLE, PACK, ARRAYS, WHOLE = "sample(64)", "sequences_of", "pack", "arrays", "all of it"
@@ -137,11 +137,11 @@ def m_cases(workload: Workload) -> dict[str, Case]:
     drawn = draw()
     table = sequences_of(drawn, train_step=STEP)
 
-    memory = Memory()
+    memory = ArrayPool()
 
-    def whole(memory: Memory | None = memory) -> Any:
+    def whole(memory: ArrayPool | None = memory) -> Any:
         table = sequences_of(draw(), train_step=STEP)
-        return split(table, RANKS, pack_length=workload.pack_length, memory=memory)
+        return split(table, RANKS, pack_length=workload.pack_length, pool=memory)
 
     def write_out(parts: Any) -> None:
         for part in parts:
@@ -155,7 +155,7 @@ def m_cases(workload: Workload) -> dict[str, Case]:
     return {
         M_SAMPLE: _case(draw),
         M_TABLE: _case(lambda: sequences_of(drawn, train_step=STEP)),
-        M_SPLIT: _case(lambda: split(table, RANKS, pack_length=workload.pack_length, memory=memory)),
+        M_SPLIT: _case(lambda: split(table, RANKS, pack_length=workload.pack_length, pool=memory)),
         M_WHOLE: _case(whole),
         M_FRESH: _case(lambda: whole(None)),
         M_ARRAYS: _case(lambda: write_out(parts)),

@@ -1,6 +1,6 @@
 """From generation results to the batches of each rank: the loop of a trainer, with a crash in the middle.
 
-An engine answers prompts; a Preparer makes groups of the answers, leaves out those that teach nothing, and packs each step
+An engine answers prompts; a BlockingPreparer makes groups of the answers, leaves out those that teach nothing, and packs each step
 for two ranks while the step before is trained. The first run ends after a step that made it into no checkpoint, with other
 steps prepared and prompts on their way. The second goes on from the checkpoint: every prompt that passes is trained once.
 
@@ -14,14 +14,21 @@ import threading
 from pathlib import Path
 
 from reroll import SourceEnded
-from reroll.prepare import Asked, GenerationResult, PrepareConfig, Preparer, PromptCursor, StepData
+from reroll.prepare import (
+    BlockingPreparer,
+    GenerationResult,
+    PrepareConfig,
+    PromptCursor,
+    PromptRequest,
+    StepData,
+)
 
 PROMPTS, RESPONSES = 96, 4
 BATCH, RANKS, PACK_LENGTH = 8, 2, 64
 CRASH = 5  # the step that is trained, but makes it into no checkpoint
 
 
-def answer(asked: Asked) -> GenerationResult:
+def answer(asked: PromptRequest) -> GenerationResult:
     """Stand in for an engine: of every fourth prompt all responses solve it, and nothing can be learned."""
     number = asked.prompt
     solved = RESPONSES if number % 4 == 0 else number % 4
@@ -67,7 +74,7 @@ def run(directory: Path, checkpoint: dict | None, *, crashes: bool) -> dict:
     )
     cursor = PromptCursor(range(1, PROMPTS + 1), epochs=1)
     results: queue.Queue = queue.Queue(maxsize=4)
-    preparer = Preparer(config, results, prompts=cursor)
+    preparer = BlockingPreparer(config, results, prompts=cursor)
     step, trained = 0, []
     if checkpoint is not None:
         preparer.restore(checkpoint["preparer"])

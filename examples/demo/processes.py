@@ -23,7 +23,7 @@ from demo.policy import Policy, publish
 from demo.producer import Producer
 from reroll import Closed, InvalidArgument, Superseded, connect_blocking
 from reroll.cli import main as reroll
-from reroll.prepare.remote import RemotePreparer
+from reroll.prepare.service import RemotePreparer
 
 _CHECKPOINT_EVERY: Final = 4
 _RESTARTED: Final = (Closed, InvalidArgument)
@@ -38,7 +38,11 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, data: Any) -> "Groups":
-        columns = (column for batch in data for column in (batch.input_ids, batch.logprobs, batch.advantage))
+        columns = (
+            column
+            for batch in data
+            for column in (batch.input_ids, batch.logprobs, batch.sequence_advantages)
+        )
         return cls(data.uids, zlib.crc32(b"".join(column.tobytes() for column in columns)))
 
 

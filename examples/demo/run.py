@@ -21,7 +21,7 @@ from demo.policy import Policy, publish
 from demo.producer import OnGenerated, Producer
 from demo.sorting_task import is_right, make_prompt
 from reroll import Closed
-from reroll.prepare import Preparer
+from reroll.prepare import BlockingPreparer
 
 TARGET = 0.8
 MAX_STEPS = 400
@@ -163,7 +163,7 @@ def measure(mode: Mode, run: Run, warm: Policy, on_step: Callable[[Run, Any], No
 @contextmanager
 def training(
     mode: Mode, seed: int, policy: Policy, last_step: int, on_generated: OnGenerated | None = None
-) -> Iterator[tuple[Preparer, Iterator[Trained]]]:
+) -> Iterator[tuple[BlockingPreparer, Iterator[Trained]]]:
     """Start a producer thread; yield the preparer, and the steps, which are trained one by one as they are asked for.
 
     An error of the producer ends the trainer's wait, and is raised here.
@@ -179,7 +179,10 @@ def training(
             errors.append(error)
             preparer.shutdown()
 
-    with tempfile.TemporaryDirectory(prefix="reroll-") as folder, Preparer(mode.config(seed)) as preparer:
+    with (
+        tempfile.TemporaryDirectory(prefix="reroll-") as folder,
+        BlockingPreparer(mode.config(seed)) as preparer,
+    ):
         weights = Path(folder)
         publish(weights, 0, policy)
         preparer.buffer.advance(0)  # version 0 generates

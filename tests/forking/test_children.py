@@ -152,9 +152,9 @@ thread.join()
 """
 
 PREPARER = """
-from reroll.prepare import PrepareConfig, Preparer
+from reroll.prepare import PrepareConfig, BlockingPreparer
 
-preparer = Preparer(PrepareConfig(global_batch_size=2, pack_length=64)).start()
+preparer = BlockingPreparer(PrepareConfig(global_batch_size=2, pack_length=64)).start()
 
 def check():
     refused(lambda: preparer.get_data(0, 1))

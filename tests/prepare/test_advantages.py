@@ -17,7 +17,7 @@ rewards_of_a_group = st.lists(st.floats(-10, 10), min_size=1, max_size=6)
 
 def by_formula(rewards, method):
     mean = fmean(rewards)
-    if method == "standard":
+    if method == "grpo":
         return [(reward - mean) / (pstdev(rewards) + 1e-8) for reward in rewards]
     if method == "centered":
         return [reward - mean for reward in rewards]
@@ -64,7 +64,7 @@ def test_that_returns_something_else(wrong):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "method"), [([math.nan, 1.0], "standard"), ([[1.0]], "centered"), ([1.0], "median")]
+    ("rewards", "method"), [([math.nan, 1.0], "grpo"), ([[1.0]], "centered"), ([1.0], "median")]
 )
 def test_what_is_refused(rewards, method):
     with pytest.raises(InvalidArgument):

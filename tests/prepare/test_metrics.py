@@ -118,7 +118,7 @@ def test_reward_metrics_are_merged():
 
 
 def test_a_verdict_for_each_group():
-    with pytest.raises(InvalidArgument, match="1 groups and 0 verdicts"):
+    with pytest.raises(InvalidArgument, match="0 verdicts do not match 1 groups"):
         generation_metrics([group_of([1.0])], [])
 
 

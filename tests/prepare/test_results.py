@@ -131,7 +131,7 @@ def test_or_are_left_out():
         finish_reasons=["stop", "error", "stop"],
         reward_metrics={"each": [1.0, 2.0, 3.0], "all": 5.0},
     )
-    group = to_group(given, group_size=3, min_group_size=2, salvage=True)
+    group = to_group(given, group_size=3, min_group_size=2, on_failed="drop_member")
     assert [member.rollout_id for member in group] == [0, 2]
     assert group_status(group) == Status.COMPLETED
     assert group[1].extra_fields["reward_metrics"] == {"each": [1.0, 3.0], "all": 5.0}
@@ -139,10 +139,14 @@ def test_or_are_left_out():
 
 
 def test_too_few_that_are_left_make_the_group_fail():
-    group = to_group(result(finish_reasons=["stop", None]), group_size=2, min_group_size=2, salvage=True)
+    group = to_group(
+        result(finish_reasons=["stop", None]), group_size=2, min_group_size=2, on_failed="drop_member"
+    )
     assert len(group) == 2
     assert group_status(group) == Status.FAILED
-    assert group_status(to_group(result(finish_reasons=["error"] * 2), salvage=True)) == Status.FAILED
+    assert (
+        group_status(to_group(result(finish_reasons=["error"] * 2), on_failed="drop_member")) == Status.FAILED
+    )
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), {"score": float("nan")}, np.float32("nan")])

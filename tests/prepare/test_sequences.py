@@ -128,7 +128,7 @@ def test_rewards_are_needed_for_advantages():
     assert np.isnan(table.reward).tolist() == [False, True]
 
 
-@pytest.mark.parametrize("advantage", ["standard", None])
+@pytest.mark.parametrize("advantage", ["grpo", None])
 def test_rewards_that_are_no_numbers_are_refused_with_their_prompt(advantage):
     bad = [rollout(1, 1, float("nan"), group_id="algebra-7")]
     with pytest.raises(InvalidArgument, match=r"algebra-7.*rollout 0 is nan"):

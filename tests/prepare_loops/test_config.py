@@ -59,7 +59,7 @@ def test_wrong_arguments_are_refused(args):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"advantage": "unknown"}, "standard, centered, leave_one_out"),
+        ({"advantage": "unknown"}, "grpo, centered, leave_one_out"),
         ({"short_after_s": 1.0}, "allow_short"),
         ({"replay_buffer": {"capacity": 3}}, "no step would ever be full"),
     ],

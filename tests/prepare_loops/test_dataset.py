@@ -7,7 +7,7 @@ import pytest
 
 from prepare_loops.results import config, result
 from reroll import InvalidArgument
-from reroll.prepare import Preparer
+from reroll.prepare import BlockingPreparer
 
 
 def test_without_torch_the_error_names_the_extra(monkeypatch):
@@ -28,7 +28,7 @@ def test_steps_of_a_rank():
 
     from reroll.prepare import PreparedDataset  # noqa: PLC0415
 
-    with Preparer(config(2), [result(n) for n in range(1, 9)]) as preparer:
+    with BlockingPreparer(config(2), [result(n) for n in range(1, 9)]) as preparer:
         dataset = PreparedDataset(preparer.get_data, 0, last_step=2, timeout=20)
         loader = DataLoader(dataset, batch_size=None)
         assert [data.step for data in loader] == [1, 2]
@@ -43,12 +43,12 @@ def test_steps_of_a_rank():
 
 
 def test_a_preparer_is_not_sent_to_another_process():
-    with Preparer(config(1)) as preparer, pytest.raises(InvalidArgument, match="num_workers=0"):
+    with BlockingPreparer(config(1)) as preparer, pytest.raises(InvalidArgument, match="num_workers=0"):
         pickle.dumps(preparer.get_data)
 
 
 def test_what_a_step_is_made_of_can_be_sent():
-    with Preparer(config(1), [result(1)]) as preparer:
+    with BlockingPreparer(config(1), [result(1)]) as preparer:
         data = preparer.get_data(0, 1, 20)
     again = pickle.loads(pickle.dumps(data))  # noqa: S301  (our own bytes)
     assert again.metrics == data.metrics

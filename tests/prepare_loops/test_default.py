@@ -7,7 +7,7 @@ import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result, same_in
 from reroll import Rollout, SyncReplayBufferConfig, WaitTimeout
-from reroll.prepare import AsyncPreparer, Preparer, Prompts
+from reroll.prepare import BlockingPreparer, Preparer, Prompts
 
 SHARED = (
     *("groups", "rollouts", "tokens"),
@@ -18,7 +18,7 @@ SHARED = (
 
 def test_n_groups_in_are_n_groups_out_once():
     source = filled(result(n, (1.0, 0.0, n / 10)) for n in range(1, 13))
-    with Preparer(config(4), source) as preparer:
+    with BlockingPreparer(config(4), source) as preparer:
         steps = [preparer.get_data(0, step, TIMEOUT) for step in (1, 2, 3)]
         preparer.done(3)
         assert [prompts_of(step) for step in steps] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
@@ -37,7 +37,7 @@ def test_n_groups_in_are_n_groups_out_once():
 def test_metrics_agree_however_far_the_source_is_ahead():
     """The results of later steps are there before the first is drawn, and are not counted for it."""
     source = filled([[result(n, (float(n), 0.0)) for n in range(1, 9)]])
-    with Preparer(config(2, async_steps=2), source) as preparer:
+    with BlockingPreparer(config(2, async_steps=2), source) as preparer:
         for step in range(1, 5):
             metrics = preparer.get_data(0, step, TIMEOUT).metrics
             assert same_in(metrics, "gen", "train", SHARED)
@@ -47,7 +47,7 @@ def test_metrics_agree_however_far_the_source_is_ahead():
 def test_with_replay_they_differ_and_each_is_right():
     """Two new groups a step, and every group twice: the second step has the first one's again, or its own."""
     options = {"replay_buffer": {"sampler": "fifo", "max_times_sampled": 2}, "async_steps": 0}
-    with Preparer(config(2, **options)) as preparer:
+    with BlockingPreparer(config(2, **options)) as preparer:
         preparer.put([result(1, (1.0, 0.0)), result(2, (1.0, 1.0))])
         first = preparer.get_data(0, 1, TIMEOUT)
         preparer.put([result(3, (0.0, 0.0)), result(4, (0.0, 0.0))])
@@ -73,7 +73,7 @@ def test_with_replay_they_differ_and_each_is_right():
 
 def test_staleness_is_that_of_the_step_being_prepared():
     """Step 2 is prepared while step 1 is trained, and its groups are one step older then."""
-    with Preparer(config(1, async_steps=1)) as preparer:
+    with BlockingPreparer(config(1, async_steps=1)) as preparer:
         preparer.put([result(1, version=0), result(2, version=0)])
         assert preparer.get_data(0, 1, TIMEOUT).metrics["train/staleness_max"] == 0
         assert preparer.get_data(0, 2, TIMEOUT).metrics["train/staleness_max"] == 1
@@ -83,11 +83,11 @@ def test_too_stale_groups_are_not_trained_and_are_replaced():
     class Mine(Prompts):
         wanted = 0
 
-        def replace(self, count):
+        def on_replacement_needed(self, count):
             self.wanted += count
 
     mine = Mine()
-    with Preparer(config(1, async_steps=0, max_staleness=0), prompts=mine) as preparer:
+    with BlockingPreparer(config(1, async_steps=0, max_staleness=0), prompts=mine) as preparer:
         preparer.put([result(1, version=0), result(2, version=0)])
         assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1]
         preparer.done(1)  # makes room
@@ -103,12 +103,12 @@ def test_what_became_too_stale_while_it_waited_for_room_is_replaced():
     class Mine(Prompts):
         wanted = 0
 
-        def replace(self, count):
+        def on_replacement_needed(self, count):
             self.wanted += count
 
     mine = Mine()
     options = {"async_steps": 0, "max_staleness": 0, "replay_buffer": {"capacity": 1}}
-    with Preparer(config(1, **options), filled([result(1), result(2)]), prompts=mine) as preparer:
+    with BlockingPreparer(config(1, **options), filled([result(1), result(2)]), prompts=mine) as preparer:
         preparer.get_data(0, 1, TIMEOUT)  # 2 waits for room
         preparer.done(1)
         with pytest.raises(WaitTimeout, match="1 of 1 groups are missing"):
@@ -122,7 +122,7 @@ def test_what_became_too_stale_while_it_waited_for_room_is_replaced():
 async def test_stale_groups_that_others_put_while_a_step_waits_are_not_trained(own):
     mine = config(2, async_steps=0, first_step=5, max_staleness=0)
     theirs = None if own else SyncReplayBufferConfig().build()
-    async with AsyncPreparer(mine, buffer=theirs) as preparer:
+    async with Preparer(mine, buffer=theirs) as preparer:
         waiting = asyncio.ensure_future(preparer.get_data(0, 5, TIMEOUT))
         while not waiting.done():
             for version in (0, 4):
@@ -136,7 +136,7 @@ async def test_stale_groups_that_others_put_while_a_step_waits_are_not_trained(o
 
 
 def test_time_is_told():
-    with Preparer(config(1), filled([result(1)])) as preparer:
+    with BlockingPreparer(config(1), filled([result(1)])) as preparer:
         metrics = preparer.get_data(0, 1, TIMEOUT).metrics
     names = ("waiting_for_generation_s", "waiting_for_trainer_s", "preparing_s")
     assert all(metrics[f"time/{name}"] >= 0 for name in names)

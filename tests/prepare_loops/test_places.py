@@ -6,7 +6,7 @@ import pytest
 
 from prepare_loops.results import TIMEOUT, config, prompts_of, result
 from reroll import InvalidArgument, ReplayBufferConfig, SavedNotFound
-from reroll.prepare import Preparer
+from reroll.prepare import BlockingPreparer
 
 
 def trained(preparer, *steps):
@@ -24,7 +24,7 @@ def stored(path):
 def states_of(options, *saves):
     """Train from 12 results, and return the state of each step that is to be saved."""
     states = []
-    with Preparer(options) as preparer:
+    with BlockingPreparer(options) as preparer:
         preparer.put([result(number) for number in range(1, 13)])
         for step in range(1, max(step for step, _ in saves) + 1):
             trained(preparer, step)
@@ -33,7 +33,7 @@ def states_of(options, *saves):
 
 
 def restored(options, state, **where):
-    preparer = Preparer(options)
+    preparer = BlockingPreparer(options)
     try:
         preparer.restore(state, **where)
     except BaseException:
@@ -104,16 +104,6 @@ def test_a_store_that_was_moved(tmp_path):
         assert trained(preparer, 2, 3) == [[3, 4], [5, 6]]
 
 
-def test_a_state_that_does_not_name_its_store(tmp_path):
-    """As they were before states did."""
-    (state,) = states_of(stored(tmp_path / "store"), (1, None))
-    del state["store"]
-    with restored(stored(tmp_path / "store"), state) as preparer:
-        assert trained(preparer, 2) == [[3, 4]]
-    with pytest.raises(InvalidArgument, match="in a store, which the state does not name"):
-        restored(in_memory(), state)
-
-
 @pytest.mark.parametrize("inside", ["", "step_1"])
 def test_a_saved_buffer_that_was_moved(tmp_path, inside):
     (state,) = states_of(in_memory(), (1, tmp_path / "saved"))
@@ -135,14 +125,14 @@ def test_a_relative_directory_is_found_from_another_one(tmp_path, monkeypatch):
 
 def test_a_state_without_its_buffer_is_of_somebody_elses(tmp_path):
     buffer = ReplayBufferConfig(sampler="fifo").build()
-    with Preparer(config(2), buffer=buffer) as preparer:
+    with BlockingPreparer(config(2), buffer=buffer) as preparer:
         preparer.put([result(1), result(2)])
         trained(preparer, 1)
         state = preparer.state(step=1)
     for options in (in_memory(), stored(tmp_path / "store")):
-        with pytest.raises(InvalidArgument, match="somebody else's"):
+        with pytest.raises(InvalidArgument, match="not owned by its preparer"):
             restored(options, state)
-    owner = Preparer(config(2), buffer=buffer)
+    owner = BlockingPreparer(config(2), buffer=buffer)
     with pytest.raises(InvalidArgument, match="leave `saved` out"):
         owner.restore(state, saved=tmp_path)
     owner.restore(state)
@@ -156,8 +146,11 @@ def test_a_state_without_its_buffer_is_of_somebody_elses(tmp_path):
         (b"{}", "json.loads"),
         (None, "no state of a preparer"),
         ([], "no state of a preparer"),
-        ({"format": 1, "step": 1}, "buffer, cursor, generated is missing"),
-        ({"format": 1, "step": "1", "buffer": None, "cursor": None, "generated": {}}, "step is missing"),
+        ({"format": 1, "step": 1}, "buffer, cursor, generated, store is missing"),
+        (
+            {"format": 1, "step": "1", "buffer": None, "cursor": None, "generated": {}, "store": None},
+            "step is missing",
+        ),
     ],
 )
 def test_what_is_no_state_is_told(wrong, why):

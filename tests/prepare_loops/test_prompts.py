@@ -42,7 +42,7 @@ def test_a_restored_cursor_asks_for_exactly_what_was_not_settled(rounds, moment)
             state, then = json.loads(json.dumps(cursor.state())), list(settled)
         open_.update({int(one.prompt_id): one for one in cursor.take(count)})
         done = sorted(chosen & open_.keys())
-        cursor.settled(answered([open_.pop(one) for one in done]))
+        cursor.on_stored(answered([open_.pop(one) for one in done]))
         settled += done
     again = PromptCursor(range(7), epochs=3)
     again.restore(state)
@@ -56,7 +56,7 @@ def test_one_that_never_comes_does_not_let_the_state_grow():
     sizes = []
     for _ in range(2):
         for _ in range(10):
-            cursor.settled(answered(cursor.take(50)))
+            cursor.on_stored(answered(cursor.take(50)))
         sizes.append(len(json.dumps(cursor.state())))
     assert sizes[1] - sizes[0] <= 1  # a digit of the next number
     again = PromptCursor(range(100))
@@ -64,31 +64,24 @@ def test_one_that_never_comes_does_not_let_the_state_grow():
     assert [one.prompt_id for one in again.take(2)] == ["0", "1001"]
 
 
-def test_a_state_of_an_older_version():
-    cursor = PromptCursor(range(9))
-    cursor.restore({"first_open": 2, "settled": [3, 5], "next": 6, "excluded": [7], "owed": 1})
-    assert [one.prompt_id for one in cursor.take(4)] == ["2", "4", "6", "8"]
-    assert cursor.owed == 1
-
-
 def test_excluded_prompts_are_not_asked_again():
     cursor = PromptCursor("ab", epochs=3)
-    cursor.exclude(answered(cursor.take(1)))
+    cursor.on_solved(answered(cursor.take(1)))
     assert [one.prompt for one in cursor.take(9)] == ["b", "b", "b"]
 
 
 def test_prompts_that_are_owed():
     cursor = PromptCursor("abcd")
     cursor.take(1)
-    cursor.replace(2)
+    cursor.on_replacement_needed(2)
     assert cursor.owed == 2
     assert [one.prompt for one in cursor.take_owed()] == ["b", "c"]
     assert cursor.take_owed() == []
 
 
 def test_results_of_others_are_refused():
-    with pytest.raises(InvalidArgument, match="none of this cursor"):
-        PromptCursor("a").settled([result("x")])
+    with pytest.raises(InvalidArgument, match="not of this cursor"):
+        PromptCursor("a").on_stored([result("x")])
     with pytest.raises(InvalidArgument):
         PromptCursor([])
 
@@ -100,6 +93,6 @@ def test_results_of_the_last_epoch_cost_no_shuffle_each(monkeypatch):
     cursor = PromptCursor(range(20), seed=3)
     late = cursor.take(20)
     for one in late[:5]:
-        cursor.exclude(answered([one]))
+        cursor.on_solved(answered([one]))
         cursor.take(1)
     assert seeds == [[3, 0], [3, 1]]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
-from reroll.prepare import Preparer
+from reroll.prepare import BlockingPreparer
 
 RANKS, STEPS, GROUPS = 4, 12, 6
 
@@ -32,7 +32,7 @@ def test_ranks_in_threads_share_every_step(async_steps):
         except Exception as error:  # noqa: BLE001
             failures.append(error)
 
-    with Preparer(config(GROUPS, num_ranks=RANKS, async_steps=async_steps), source) as preparer:
+    with BlockingPreparer(config(GROUPS, num_ranks=RANKS, async_steps=async_steps), source) as preparer:
         threads = [threading.Thread(target=train, args=(rank,)) for rank in range(RANKS)]
         for thread in threads:
             thread.start()

@@ -11,7 +11,7 @@ import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
 from reroll import CannotRewind, InvalidArgument
-from reroll.prepare import AsyncPreparer, Preparer, PromptCursor
+from reroll.prepare import BlockingPreparer, Preparer, PromptCursor
 
 PROMPTS = list(range(1, 31))
 
@@ -31,7 +31,7 @@ def test_a_restart_from_a_saved_buffer(tmp_path):
     """The state is taken at step 2, while step 3 is prepared and results are on their way; the rest is lost."""
     cursor, source = PromptCursor(PROMPTS, epochs=1), queue.Queue()
     trained = []
-    first = Preparer(config(3), source, prompts=cursor).start()
+    first = BlockingPreparer(config(3), source, prompts=cursor).start()
     ask(cursor, source, 11)
     for step in (1, 2):
         trained += prompts_of(first.get_data(0, step, TIMEOUT))
@@ -43,7 +43,7 @@ def test_a_restart_from_a_saved_buffer(tmp_path):
     first.shutdown()
 
     cursor, source = PromptCursor(PROMPTS, epochs=1), queue.Queue()
-    second = Preparer(config(3), source, prompts=cursor)
+    second = BlockingPreparer(config(3), source, prompts=cursor)
     second.restore(state)
     with second:
         ask(cursor, source, 30)
@@ -54,16 +54,16 @@ def test_a_restart_from_a_saved_buffer(tmp_path):
 
 
 def test_a_state_that_would_lose_groups_is_refused():
-    with Preparer(config(1)) as preparer, pytest.raises(InvalidArgument, match="in memory only"):
+    with BlockingPreparer(config(1)) as preparer, pytest.raises(InvalidArgument, match="in memory only"):
         preparer.state()
 
 
 def test_restore_goes_before_start(tmp_path):
-    with Preparer(config(1)) as preparer:
+    with BlockingPreparer(config(1)) as preparer:
         state = preparer.state(save_to=tmp_path)
         with pytest.raises(InvalidArgument, match="before that"):
             preparer.restore(state)
-    other = Preparer(config(1))
+    other = BlockingPreparer(config(1))
     with pytest.raises(InvalidArgument, match="no state of a preparer"):
         other.restore({})
     other.shutdown()
@@ -72,13 +72,13 @@ def test_restore_goes_before_start(tmp_path):
 def test_a_trainer_that_falls_back_gets_its_steps_again(tmp_path):
     """The checkpoint is that of step 1; steps 2 and 3 were trained after it."""
     durable = config(2, replay_buffer={"store": tmp_path / "store"})
-    with Preparer(durable, filled(result(n) for n in range(1, 13))) as preparer:
+    with BlockingPreparer(durable, filled(result(n) for n in range(1, 13))) as preparer:
         preparer.get_data(0, 1, TIMEOUT)
         state = preparer.state(step=1)
         preparer.commit(1)
         lost = [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (2, 3)]
         preparer.done(3)
-    again = Preparer(durable, filled(result(n) for n in range(1, 13)))  # the source begins anew
+    again = BlockingPreparer(durable, filled(result(n) for n in range(1, 13)))  # the source begins anew
     again.restore(state)
     with again:
         assert [prompts_of(again.get_data(0, step, TIMEOUT)) for step in (2, 3)] == lost
@@ -89,9 +89,9 @@ def test_a_trainer_that_falls_back_gets_its_steps_again(tmp_path):
 DIES = """
 import os, sys
 from prepare_loops.results import config, result
-from reroll.prepare import Preparer
+from reroll.prepare import BlockingPreparer
 
-preparer = Preparer(config(2, replay_buffer={"store": sys.argv[1]})).start()
+preparer = BlockingPreparer(config(2, replay_buffer={"store": sys.argv[1]})).start()
 preparer.put([result(number) for number in range(1, 7)])
 for step in (1, 2):
     preparer.get_data(0, step, 20)
@@ -116,7 +116,7 @@ def killed(code, *arguments):
 def test_a_crash_before_the_first_checkpoint_takes_back_all_steps(tmp_path):
     """Steps 1 and 2 were trained, and no state was ever taken; the prompts are asked for again."""
     assert killed(DIES, tmp_path / "store").returncode == 9
-    with Preparer(config(2, replay_buffer={"store": tmp_path / "store"})) as preparer:
+    with BlockingPreparer(config(2, replay_buffer={"store": tmp_path / "store"})) as preparer:
         assert preparer.put([result(number) for number in range(1, 7)]) == 6
         steps = [prompts_of(preparer.get_data(0, step, TIMEOUT)) for step in (1, 2)]
         assert preparer.put([result(7), result(8)], timeout=TIMEOUT) == 2
@@ -129,18 +129,18 @@ def test_a_crash_before_the_first_checkpoint_takes_back_all_steps(tmp_path):
 
 def test_a_later_first_step_leaves_those_before_it(tmp_path):
     durable = {"store": tmp_path / "store"}
-    with Preparer(config(2, replay_buffer=durable)) as preparer:
+    with BlockingPreparer(config(2, replay_buffer=durable)) as preparer:
         preparer.put([result(number) for number in range(1, 7)])
         for step in (1, 2):
             preparer.get_data(0, step, TIMEOUT)
         preparer.done(2)
-    with Preparer(config(2, first_step=2, replay_buffer=durable)) as preparer:
+    with BlockingPreparer(config(2, first_step=2, replay_buffer=durable)) as preparer:
         assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3, 4]
 
 
 async def test_steps_that_were_committed_are_not_begun_again(tmp_path):
     durable = {"store": tmp_path / "store"}
-    with Preparer(config(2, replay_buffer=durable)) as preparer:
+    with BlockingPreparer(config(2, replay_buffer=durable)) as preparer:
         preparer.put([result(number) for number in range(1, 7)])
         for step in (1, 2):
             preparer.get_data(0, step, TIMEOUT)
@@ -150,12 +150,12 @@ async def test_steps_that_were_committed_are_not_begun_again(tmp_path):
         with pytest.raises(
             CannotRewind, match=r"begins with step 1 without a state: .*restore\(\) the state"
         ):
-            Preparer(config(2, replay_buffer=durable)).__enter__()
+            BlockingPreparer(config(2, replay_buffer=durable)).__enter__()
         with pytest.raises(CannotRewind):
-            await AsyncPreparer(config(2, replay_buffer=durable)).__aenter__()
-    with Preparer(config(2, first_step=3, replay_buffer=durable)) as preparer:
+            await Preparer(config(2, replay_buffer=durable)).__aenter__()
+    with BlockingPreparer(config(2, first_step=3, replay_buffer=durable)) as preparer:
         assert prompts_of(preparer.get_data(0, 3, TIMEOUT)) == [5, 6]
-    again = Preparer(config(2, replay_buffer=durable))
+    again = BlockingPreparer(config(2, replay_buffer=durable))
     again.restore(state)
     with again:
         assert prompts_of(again.get_data(0, 3, TIMEOUT)) == [5, 6]
@@ -172,12 +172,12 @@ def test_what_was_generated_is_told_again_after_a_restart(tmp_path, when_filtere
     results = [
         result(n, (float(n), 0.0) if n % 3 else (1.0, 1.0), reward_metrics={"n": n}) for n in range(1, 9)
     ]
-    with Preparer(options) as preparer:
+    with BlockingPreparer(options) as preparer:
         preparer.put(results)
         preparer.get_data(0, 1, TIMEOUT)
         state = json.loads(json.dumps(preparer.state(step=1, save_to=tmp_path)))
         expected = [told(preparer.get_data(0, step, TIMEOUT).metrics) for step in (2, 3)]
-    again = Preparer(options)
+    again = BlockingPreparer(options)
     again.restore(state)
     with again:
         assert [told(again.get_data(0, step, TIMEOUT).metrics) for step in (2, 3)] == expected
@@ -186,11 +186,11 @@ def test_what_was_generated_is_told_again_after_a_restart(tmp_path, when_filtere
 
 def test_what_comes_again_after_a_restart_is_not_counted_as_new(tmp_path):
     """Also when all of it is consumed, and the buffer is empty."""
-    with Preparer(config(2)) as preparer:
+    with BlockingPreparer(config(2)) as preparer:
         preparer.put([result(1), result(2)])
         preparer.get_data(0, 1, TIMEOUT)
         state = preparer.state(step=1, save_to=tmp_path)
-    again = Preparer(config(2))
+    again = BlockingPreparer(config(2))
     again.restore(state)
     with again:
         again.put([result(n) for n in (1, 2, 3, 4)])
@@ -205,12 +205,12 @@ from pathlib import Path
 
 from prepare_loops.results import config, prompts_of
 from prepare_loops.test_restart import PROMPTS, answer
-from reroll.prepare import Preparer, PromptCursor
+from reroll.prepare import BlockingPreparer, PromptCursor
 
 where, die_after = Path(sys.argv[1]), int(sys.argv[2])
 cursor = PromptCursor(PROMPTS, epochs=1)
 source = queue.Queue(4)
-preparer = Preparer(config(3, num_ranks=2, replay_buffer={"store": where / "store"}), source, prompts=cursor)
+preparer = BlockingPreparer(config(3, num_ranks=2, replay_buffer={"store": where / "store"}), source, prompts=cursor)
 checkpoint = where / "checkpoint.json"
 step, log = 0, []
 if checkpoint.exists():
@@ -254,7 +254,7 @@ def test_what_was_filtered_is_stored_once(tmp_path):
     options = {"filter_zero_std": True, "keep_filtered": True, "replay_buffer": {"store": tmp_path / "store"}}
     state = None
     for _ in range(2):
-        preparer = Preparer(config(1, **options))
+        preparer = BlockingPreparer(config(1, **options))
         if state is not None:
             preparer.restore(state)
         with preparer:
@@ -268,7 +268,7 @@ def test_what_was_filtered_is_stored_once(tmp_path):
 
 async def test_what_comes_from_two_at_the_same_time_counts_once(tmp_path):
     options = config(2, async_steps=0, replay_buffer={"store": str(tmp_path / "buffer")})
-    async with AsyncPreparer(options) as preparer:
+    async with Preparer(options) as preparer:
         puts = (preparer.put(one) for one in (result(1), result(1), result(2)))
         assert await asyncio.gather(*puts) == [1, 1, 1]
         metrics = (await preparer.get_data(0, 1, TIMEOUT)).metrics

@@ -8,7 +8,7 @@ import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
 from reroll import LoopFailed, SourceEnded
-from reroll.prepare import AsyncPreparer, Preparer
+from reroll.prepare import BlockingPreparer, Preparer
 
 RESULTS = [result(n) for n in (1, 2, 3, 4)]
 
@@ -73,7 +73,7 @@ def _simple(items):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_sources(name):
-    with Preparer(config(2), SOURCES[name]()) as preparer:
+    with BlockingPreparer(config(2), SOURCES[name]()) as preparer:
         assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1, 2]
         assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3, 4]
         with pytest.raises(EOFError):
@@ -82,7 +82,7 @@ def test_sources(name):
 
 @pytest.mark.parametrize("name", SOURCES)
 async def test_sources_in_a_loop(name):
-    async with AsyncPreparer(config(2), SOURCES[name]()) as preparer:
+    async with Preparer(config(2), SOURCES[name]()) as preparer:
         for step in (1, 2):
             found = prompts_of(await preparer.get_data(0, step, TIMEOUT))
             assert found == [2 * step - 1, 2 * step]
@@ -92,7 +92,7 @@ async def test_sources_in_a_loop(name):
 
 async def test_a_queue_of_asyncio():
     source: asyncio.Queue = asyncio.Queue()
-    async with AsyncPreparer(config(2), source) as preparer:
+    async with Preparer(config(2), source) as preparer:
         waiting = asyncio.create_task(preparer.get_data(0, 1, TIMEOUT))
         for one in RESULTS:
             await source.put(one)
@@ -101,7 +101,7 @@ async def test_a_queue_of_asyncio():
 
 def test_a_sentinel_of_ones_own():
     source = filled([*RESULTS[:2], "stop", *RESULTS[2:]])
-    with Preparer(config(2), source, sentinel="stop") as preparer:
+    with BlockingPreparer(config(2), source, sentinel="stop") as preparer:
         preparer.get_data(0, 1, TIMEOUT)
         with pytest.raises(EOFError):
             preparer.get_data(0, 2, TIMEOUT)
@@ -112,7 +112,7 @@ def test_a_sentinel_that_came_through_a_queue_of_processes():
     source = multiprocessing.get_context("spawn").Queue()
     source.put(RESULTS[0])
     source.put("the end")
-    with Preparer(config(1), source, sentinel="the end") as preparer:
+    with BlockingPreparer(config(1), source, sentinel="the end") as preparer:
         preparer.get_data(0, 1, TIMEOUT)
         with pytest.raises(SourceEnded):
             preparer.get_data(0, 2, TIMEOUT)
@@ -121,7 +121,7 @@ def test_a_sentinel_that_came_through_a_queue_of_processes():
 @pytest.mark.parametrize("source", [3, object()])
 def test_what_is_no_source(source):
     with (
-        Preparer(config(2), source) as preparer,
+        BlockingPreparer(config(2), source) as preparer,
         pytest.raises(LoopFailed, match="InvalidArgument: a source"),
     ):
         preparer.get_data(0, 1, TIMEOUT)
@@ -129,7 +129,7 @@ def test_what_is_no_source(source):
 
 def test_what_is_no_result():
     with (
-        Preparer(config(2), ["text"]) as preparer,
+        BlockingPreparer(config(2), ["text"]) as preparer,
         pytest.raises(LoopFailed, match="a GenerationResult, or a list of them, not 'text'"),
     ):
         preparer.get_data(0, 1, TIMEOUT)

@@ -6,7 +6,7 @@ import pytest
 
 from prepare_loops.results import TIMEOUT, config, prompts_of, result, same_in
 from reroll import InvalidArgument, WaitTimeout
-from reroll.prepare import Preparer
+from reroll.prepare import BlockingPreparer
 
 MIX = {"math": 2, "code": 1}
 
@@ -24,7 +24,7 @@ def code(*numbers, rewards=(1.0, 0.0), **fields):
 
 
 def test_a_step_has_all_tasks_or_waits():
-    with Preparer(mixed(num_ranks=2)) as preparer:
+    with BlockingPreparer(mixed(num_ranks=2)) as preparer:
         preparer.put(math(1, 2, 3))
         with pytest.raises(WaitTimeout, match=r"1 of 3 groups are missing for step 1 \(1 of task 'code'\)"):
             preparer.get_data(0, 1, 0.1)
@@ -40,7 +40,7 @@ def test_a_step_has_all_tasks_or_waits():
 def test_metrics_of_each_task_and_of_all():
     """More math comes than a step takes: what is counted for it is what it takes."""
     options = mixed(filter_zero_std=True)
-    with Preparer(options) as preparer:
+    with BlockingPreparer(options) as preparer:
         preparer.put([*math(1, 2, 3, 4), *code(11, rewards=(1.0, 1.0))])
         preparer.put([*code(12, rewards=(0.0, 4.0)), *code(13)])
         metrics = [preparer.get_data(0, step, TIMEOUT).metrics for step in (1, 2)]
@@ -54,7 +54,7 @@ def test_metrics_of_each_task_and_of_all():
 
 def test_a_step_of_what_passed_of_each_task():
     options = mixed(filter_zero_std=True, when_filtered="yield")
-    with Preparer(options) as preparer:
+    with BlockingPreparer(options) as preparer:
         preparer.put([*math(1, 2), *code(11, rewards=(1.0, 1.0))])
         data = preparer.get_data(0, 1, TIMEOUT)
         assert prompts_of(data) == [1, 2]
@@ -65,7 +65,7 @@ def test_a_step_of_what_passed_of_each_task():
 
 def test_limits_by_task():
     options = mixed(max_staleness={"code": 0}, async_steps=0, replay_buffer={"capacity": 9})
-    with Preparer(options) as preparer:
+    with BlockingPreparer(options) as preparer:
         preparer.put([*math(1, 2, 3, 4), *code(11, 12)])
         preparer.get_data(0, 1, TIMEOUT)
         preparer.done(1)
@@ -77,27 +77,30 @@ def test_limits_by_task():
 
 
 def test_a_result_names_its_task():
-    with Preparer(mixed()) as preparer:
+    with BlockingPreparer(mixed()) as preparer:
         for task in (None, "chess"):
             with pytest.raises(InvalidArgument, match=r"prompt '1' is of task .*; name one of: math, code"):
                 preparer.put(result(1, task=task))
-    with Preparer(config(1)) as preparer, pytest.raises(InvalidArgument, match="'chess'; name one of: train"):
+    with (
+        BlockingPreparer(config(1)) as preparer,
+        pytest.raises(InvalidArgument, match="'chess'; name one of: train"),
+    ):
         preparer.put(result(1, task="chess"))
 
 
 def test_sizes_that_do_not_add_up_are_refused():
-    with pytest.raises(ValueError, match="3 groups of a step, not global_batch_size=4"):
+    with pytest.raises(ValueError, match="3 groups in a step, not global_batch_size=4"):
         config(4, task_batch_sizes=MIX)
-    with pytest.raises(ValueError, match=r"\['chess'\], which are no tasks"):
+    with pytest.raises(ValueError, match=r"unknown tasks: \['chess'\]"):
         mixed(max_staleness={"chess": 1})
 
 
 def test_a_restart(tmp_path):
-    with Preparer(mixed()) as preparer:
+    with BlockingPreparer(mixed()) as preparer:
         preparer.put([*math(1, 2, 3, 4), *code(11, 12)])
         preparer.get_data(0, 1, TIMEOUT)
         state = json.loads(json.dumps(preparer.state(step=1, save_to=tmp_path)))
-    again = Preparer(mixed())
+    again = BlockingPreparer(mixed())
     again.restore(state)
     with again:
         data = again.get_data(0, 2, TIMEOUT)

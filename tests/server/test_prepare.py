@@ -17,8 +17,8 @@ from reroll import (
     connect_blocking,
     register,
 )
-from reroll.prepare import AsyncPreparer, GenerationResult, PrepareConfig, Preparer
-from reroll.prepare.remote import PreparerService, RemotePreparer
+from reroll.prepare import BlockingPreparer, GenerationResult, PrepareConfig, Preparer
+from reroll.prepare.service import PreparerService, RemotePreparer
 from server.program import Program
 
 SETTINGS = {
@@ -65,7 +65,7 @@ def described(data) -> list[tuple]:
 
 async def test_ranks_get_what_a_preparer_here_would_give(prepare_file):
     results = [result(number) for number in range(1, 13)]
-    with Preparer(PrepareConfig(**SETTINGS), iter(results)) as local:
+    with BlockingPreparer(PrepareConfig(**SETTINGS), iter(results)) as local:
         expected = [described(local.get_data(rank, step, timeout=30)) for step in (1, 2) for rank in (0, 1)]
     with Program("--prepare", prepare_file) as server:
         async with connect(server.address) as engine, connect(server.address) as trainer:
@@ -129,7 +129,7 @@ async def test_who_asks_while_it_starts_waits_for_that(tmp_path):
         Server(ReplayBufferConfig(), f"ipc://{tmp_path}/s") as server,
         connect(server.address) as there,
     ):
-        service = PreparerService(AsyncPreparer(settings, buffer=there))
+        service = PreparerService(Preparer(settings, buffer=there))
         given_up = asyncio.create_task(service.get_data(0, 1))
         await asyncio.sleep(0)
         given_up.cancel()  # in the middle of the start

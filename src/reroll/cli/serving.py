@@ -171,6 +171,6 @@ def _configs(config: Path | None, store: Path | None, prepare: Path | None) -> t
 
 
 def _add_preparer(server: "Server", config: Any) -> None:
-    from reroll.prepare.remote import serve_preparer  # noqa: PLC0415
+    from reroll.prepare.service import serve_preparer  # noqa: PLC0415
 
     serve_preparer(server, config)

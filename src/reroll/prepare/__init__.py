@@ -1,45 +1,42 @@
 """From generation results to the batches of each trainer rank.
 
-results     `GenerationResult`, what an engine returns for a prompt, and its group
-filters     verdicts: which groups teach nothing, and why
-advantages  how much better each member is than the others
-sequences   `Sequences`, the one table of what is indexed together; members reads rollouts for it
-packing     rows of bounded length and micro-batches; building writes them into a `PackedBatch`
-            (packed, columns), padding pads them
-ranks       the part of each rank, balanced, with the counts of the whole
-metrics     numbers about what was generated (outcomes), what is trained, how it was packed
+Pure functions over numpy arrays:
 
-All of these are pure functions over numpy arrays: nothing waits, nothing is sent. Over them stands what runs:
+results      `GenerationResult`, the output of an engine for one prompt, and its group
+filters      verdicts on groups: which carry no training signal
+advantages   advantages of the members of a group, and its priority
+sequences    `Sequences`, one table of all sequences of a step
+packing      rows of bounded length, as `PackedBatch` and `PaddedBatch` (batches, array_pool)
+ranks        the part of each rank: balanced micro-batches and mini-batches, with the totals over all ranks
+metrics      `gen/*`, `train/*` and `pack/*` metrics; generation: the numbers of generated groups
+step_data    one step: from groups to the batch of each rank
 
-config      `PrepareConfig`, with the buffer's configuration inside
-step        one step: from groups to the batch of each rank, with its metrics; arrivals: what is counted for it
-intake      results into the buffer; sources: where they come from; prompts: who asks for them
-taking      the groups of a step, under a lease; steps: which are prepared, and who asked for which; settling: which are
-            consumed
-keeping     where a state leaves the buffer, and how it comes back
-stored      what is stored and sent as it is, under names that stay
-preparer    `Preparer` for threads over `AsyncPreparer`: the loops, and the only place that waits
-dataset     a data set of torch over it
-remote      a preparer beside the buffer of a server, and its twin on the side of engines and ranks
+The preparer over them:
+
+config       `PrepareConfig`, with the configuration of the buffer inside
+preparer     `Preparer`, its two loops; blocking_preparer: its twin for threads
+intake       results into the buffer; sources: where results come from; prompts: callbacks and the prompt cursor
+steps        one `Step` record for each step, and which rank requested which; leases: leasing the groups of a step
+checkpoint   where a state leaves the buffer, and how a restart finds it
+service      a preparer on a server, and its client; dataset: a torch data set
 """
 
 import typing as _typing
 
 from reroll.prepare.advantages import advantages_of, priority_of
-from reroll.prepare.async_preparer import AsyncPreparer
-from reroll.prepare.columns import Memory
+from reroll.prepare.array_pool import ArrayPool
+from reroll.prepare.batches import PackedBatch, PaddedBatch
+from reroll.prepare.blocking_preparer import BlockingPreparer
 from reroll.prepare.config import PrepareConfig
 from reroll.prepare.filters import Screened, Verdict, judge, screen, solve_rate
 from reroll.prepare.metrics import generation_metrics, packing_metrics, training_metrics
-from reroll.prepare.packed import PackedBatch
-from reroll.prepare.packing import micro_batches, pack
-from reroll.prepare.padding import PaddedBatch, pad
+from reroll.prepare.packing import micro_batches, pack, pad
 from reroll.prepare.preparer import Preparer
-from reroll.prepare.prompts import Asked, PromptCursor, Prompts
+from reroll.prepare.prompts import PromptCursor, PromptRequest, Prompts
 from reroll.prepare.ranks import GlobalCounts, RankBatch, split
 from reroll.prepare.results import GenerationResult, to_group
 from reroll.prepare.sequences import Sequences, sequences_of
-from reroll.prepare.step import StepData
+from reroll.prepare.step_data import StepData, Update
 
 if _typing.TYPE_CHECKING:
     from reroll.prepare.dataset import (
@@ -47,21 +44,22 @@ if _typing.TYPE_CHECKING:
     )  # not in __all__: a * works without torch
 
 __all__ = [
-    "Asked",
-    "AsyncPreparer",
+    "ArrayPool",
+    "BlockingPreparer",
     "GenerationResult",
     "GlobalCounts",
-    "Memory",
     "PackedBatch",
     "PaddedBatch",
     "PrepareConfig",
     "Preparer",
     "PromptCursor",
+    "PromptRequest",
     "Prompts",
     "RankBatch",
     "Screened",
     "Sequences",
     "StepData",
+    "Update",
     "Verdict",
     "advantages_of",
     "generation_metrics",

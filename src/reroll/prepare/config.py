@@ -1,4 +1,4 @@
-"""PrepareConfig: how results become the batches of each rank; from code, a dict, YAML, TOML, JSON or arguments."""
+"""`PrepareConfig`: the configuration of a preparer, from code, a dict, YAML, TOML, JSON or arguments."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +12,7 @@ from reroll.config import ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig
 from reroll.engine.selectors.specs import Fifo
 from reroll.errors import InvalidConfig
 from reroll.prepare.advantages import METHODS
+from reroll.prepare.results import OnFailed
 
 _Count = Annotated[int, Field(ge=1)]
 _Staleness = Annotated[int, Field(ge=0)]
@@ -20,7 +21,7 @@ _Number = Annotated[float, Field(allow_inf_nan=False, strict=False)]
 
 
 def _buffer(value: object) -> object:
-    # What a mapping leaves out is plain batch-by-batch training here, which takes groups in order.
+    # The defaults of a mapping are those of plain batch-by-batch training, which takes groups in order.
     return SyncReplayBufferConfig.model_validate(value) if isinstance(value, Mapping) else value
 
 
@@ -30,54 +31,61 @@ class PrepareConfig(BaseModel):
     By default every group is trained exactly once, in the order of arrival, and none is filtered.
 
     Attributes:
-        global_batch_size: groups of a training step, over all ranks.
-        pack_length: tokens of a row at most.
-        num_ranks: data-parallel ranks of the trainer.
-        task: the task of the buffer that groups are put to and taken from, if it is one.
-        task_batch_sizes: groups of a step by task, if there are several; together `global_batch_size`. They are taken at
-            once, or not at all. A result then names its task.
-        first_step: number of the first training step.
+        global_batch_size: Groups of a training step, over all ranks.
+        pack_length: Largest number of tokens in a packed row.
+        num_ranks: Data-parallel ranks of the trainer.
+        task: Task of the buffer that groups are put into and leased from, if there is one task.
+        task_batch_sizes: Groups of a step by task, if there are several; their sum is `global_batch_size`. A step leases the
+            groups of all tasks at once. Every result then names its task.
+        first_step: Number of the first training step.
 
-        group_size: responses of a result; others are refused. None: any number.
-        min_group_size: with this, results with fewer than `group_size` responses pass.
-        salvage: whether failed responses are left out and the others kept as a group.
-        eos_token_id: what an empty response that stopped gets as its only token; None: it stays empty.
-        train_empty: whether that token is trained on.
-        on_invalid: whether a result that cannot be used (a reward of NaN) ends the loops, or is counted and left out.
-        unique_prompt_ids: whether a `prompt_id` names one request, so that a result which comes twice (a restart
+        group_size: Responses that a result must have; None: any number.
+        min_group_size: With this, a result may have fewer than `group_size` responses, down to this number.
+        on_failed: `"group"`: a failed response fails its group. `"drop_member"`: failed responses are dropped, and the
+            others stay a group if at least `min_group_size` (1) remain. As `on_failed` of a buffer.
+        eos_token_id: Token that an empty response with the finish reason "stop" gets; None: it stays empty.
+        train_empty: Whether that token is trained on.
+        on_invalid: `"raise"`: an unusable result (a reward of NaN) stops the consuming loop. `"drop"`: it is counted.
+        unique_prompt_ids: Whether a `prompt_id` names one request, so that a result that arrives twice (a restart
             generates it again) is stored once. False: the same id may come in every epoch.
 
-        filter_zero_std: whether groups whose rewards do not differ are left out.
-        zero_std_eps: rewards whose standard deviation is at most this do not differ.
-        max_possible_score: the reward of a response that solves its prompt.
-        predicates: functions of a group; one that returns False has it left out.
-        keep_filtered: whether groups that are left out are kept in the buffer, to be looked at.
-        when_filtered: "wait": a step waits until so many groups passed as it has. "yield": it has what passed of so many
-            results, which may be nothing.
-        no_resampling_pass_rate: prompts solved at least this often are reported, to be asked for no more.
+        filter_zero_std: Whether groups with equal rewards are filtered.
+        zero_std_eps: Rewards whose standard deviation is at most this are equal.
+        max_possible_score: Reward of a response that solves its prompt.
+        predicates: Functions of a group; the group is filtered if one returns False.
+        keep_filtered: Whether filtered groups are stored with the status FILTERED, for inspection.
+        when_filtered: `"wait"`: a step waits until `global_batch_size` groups passed the filters. `"shorten"`: a step has the
+            groups that passed out of `global_batch_size` results; if none passed, it takes as many results again, so that it
+            is never empty. `"yield"`: the same without the second condition, so that it may be empty.
+        no_resampling_pass_rate: Prompts with at least this solve rate are reported to `Prompts.on_solved`.
 
-        advantage: "standard", "centered", "leave_one_out", or a function from rewards to advantages. None: 0 for all, and
-            no rewards are needed. Otherwise a result without them cannot be used (see `on_invalid`).
-        late_rewards: whether rewards may come later: `buffer.patch` gives them before the step of their group is prepared
-            (with `async_steps=0`: before it is asked for), which fails otherwise.
-        priorities_from_advantages: whether the priority of a group in the buffer is its mean absolute advantage; False:
-            as its `priority_signal` says.
-        mask_truncated: whether responses that were cut for their length are not trained on.
-        importance_weights: whether the sampler's weights count in the loss.
-        overlong: what becomes of a sequence that is longer than a row: its result cannot be used ("error", see
-            `on_invalid`), or it is cut or dropped when it is packed.
-        rows_per_micro_batch: rows that a rank computes at once.
-        pad_token_id: the token of rows that there is nothing for; it is not trained on.
+        advantage: `"grpo"`: (r - mean) / (std + 1e-8). `"centered"`: r - mean. `"leave_one_out"`: r - mean of the others. Or a
+            function from the rewards of a group to advantages. None: 0 for all, and rewards are not needed; otherwise a
+            result without rewards is unusable (see `on_invalid`).
+        late_rewards: Whether results may come without rewards: `buffer.patch` sets them before the step of their group is
+            prepared (with `async_steps=0`: before it is requested); otherwise preparation fails.
+        priorities_from_advantages: Whether the priority of a group is its mean absolute advantage; False: as
+            `priority_signal` of the buffer says.
+        mask_truncated: Whether truncated responses are masked.
+        importance_weights: Whether the weights of the sampler count in the loss.
+        overlong: What happens to a sequence longer than a row: `"error"`: its result is unusable (see `on_invalid`);
+            `"truncate"` or `"drop"` when it is packed.
 
-        async_steps: how many steps are prepared ahead of the one that the trainer asked for last; 0: none.
-        allow_short: whether a step may have fewer groups when there are no more: the source has ended.
-        short_after_s: with `allow_short`: also if a step that a rank waits for is not full after so many seconds.
-        max_staleness: groups staler than this, as of the step that is prepared, are not trained; None: all are. A mapping
-            gives it by task.
-        retry_expired: whether those stay in the buffer, to be rolled again, or go.
+        rows_per_micro_batch: Packed rows in a micro-batch.
+        groups_per_micro_batch: With this, a micro-batch has the sequences of so many whole groups instead.
+        mini_batch_size: Groups of one optimizer update, over all ranks; None: the whole step is one update.
+        num_iterations: How often a rank trains each step: `StepData.updates()` yields its mini-batches so many times.
+        pad_token_id: Token of rows without sequences; it is never trained on.
 
-        replay_buffer: the buffer in between. Its `capacity`, if it has none and each group is used once, is what lets
-            `async_steps` go on and holds the source back otherwise: groups of a step x (async_steps + 2).
+        async_steps: Steps that are prepared ahead of the one that ranks requested last; 0: none.
+        allow_short: Whether the last step may have fewer groups after the source has ended.
+        short_after_s: With `allow_short`: a requested step that is not full after so many seconds may be short, too.
+        max_staleness: Groups staler than this, as of the step that is prepared, are not trained; None: no bound. A mapping
+            gives the bound by task.
+        retry_expired: Whether groups that are too stale stay in the buffer to be generated again, or are dropped.
+
+        replay_buffer: Configuration of the buffer. If each group is used once and no `capacity` is set, the capacity is
+            the groups of a step x (async_steps + 2): enough to prepare ahead, and the source waits when it is full.
 
     """
 
@@ -92,7 +100,7 @@ class PrepareConfig(BaseModel):
 
     group_size: _Count | None = None
     min_group_size: _Count | None = None
-    salvage: bool = False
+    on_failed: OnFailed = "group"
     eos_token_id: int | None = None
     train_empty: bool = False
     on_invalid: Literal["raise", "drop"] = "raise"
@@ -103,16 +111,20 @@ class PrepareConfig(BaseModel):
     max_possible_score: _Number = 1.0
     predicates: Annotated[tuple[Callable[[Sequence[Any]], bool], ...], Field(strict=False)] = ()
     keep_filtered: bool = False
-    when_filtered: Literal["wait", "yield"] = "wait"
+    when_filtered: Literal["wait", "shorten", "yield"] = "wait"
     no_resampling_pass_rate: Annotated[_Number, Field(gt=0, le=1)] | None = None
 
-    advantage: str | Callable[[Any], Any] | None = "standard"
+    advantage: str | Callable[[Any], Any] | None = "grpo"
     late_rewards: bool = False
     priorities_from_advantages: bool = False
     mask_truncated: bool = False
     importance_weights: bool = False
     overlong: Literal["error", "truncate", "drop"] = "error"
+
     rows_per_micro_batch: _Count = 1
+    groups_per_micro_batch: _Count | None = None
+    mini_batch_size: _Count | None = None
+    num_iterations: _Count = 1
     pad_token_id: int = 0
 
     async_steps: Annotated[int, Field(ge=0)] = 1
@@ -129,41 +141,51 @@ class PrepareConfig(BaseModel):
     def _can_proceed(self) -> Self:
         if isinstance(self.advantage, str) and self.advantage not in METHODS:
             raise InvalidConfig(
-                f"advantage {self.advantage!r} is unknown; use a function or one of: {', '.join(METHODS)}"
+                f"advantage is unknown: {self.advantage!r}; use a function or one of: {', '.join(METHODS)}"
             )
         if self.priorities_from_advantages and self.advantage is None:
-            raise InvalidConfig("priorities_from_advantages needs advantages; name one")
+            raise InvalidConfig("priorities_from_advantages needs advantages; set advantage")
         if self.short_after_s is not None and not self.allow_short:
-            raise InvalidConfig("short_after_s makes steps short, which allow_short=False forbids; set both")
+            raise InvalidConfig("short_after_s makes steps short, and allow_short=False forbids it; set both")
+        if self.groups_per_micro_batch is not None and self.rows_per_micro_batch != 1:
+            raise InvalidConfig(
+                "rows_per_micro_batch and groups_per_micro_batch exclude each other; set one of them"
+            )
+        if self.mini_batch_size is not None and self.mini_batch_size > self.global_batch_size:
+            raise InvalidConfig(
+                f"mini_batch_size={self.mini_batch_size} is more than global_batch_size={self.global_batch_size}; lower it"
+            )
         if sum(self.sizes.values()) != self.global_batch_size:
             raise InvalidConfig(
-                f"task_batch_sizes={self.task_batch_sizes} are {sum(self.sizes.values())} groups of a step, not "
-                f"global_batch_size={self.global_batch_size}"
+                f"task_batch_sizes={self.task_batch_sizes} have {sum(self.sizes.values())} groups in a step, not "
+                f"global_batch_size={self.global_batch_size}; make them equal"
             )
         for task, size in self.sizes.items():
             capacity = self.replay_buffer.for_task(task).capacity
             if capacity is not None and capacity < size:
                 raise InvalidConfig(
                     f"replay_buffer.capacity={capacity} is less than the {size} groups of task {task!r} in a step, so "
-                    "that no step would ever be full"
+                    "that no step would ever be full; raise it"
                 )
         if isinstance(self.max_staleness, dict) and (
             unknown := self.max_staleness.keys() - self.sizes.keys()
         ):
-            raise InvalidConfig(f"max_staleness names {sorted(unknown)}, which are no tasks here")
+            raise InvalidConfig(
+                f"max_staleness names unknown tasks: {sorted(unknown)}; use {sorted(self.sizes)}"
+            )
         return self
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
         """Return the configuration in a .yaml, .yml, .toml or .json file.
 
-        Raises InvalidConfig for another ending, pydantic.ValidationError (a ValueError) for wrong contents.
+        Raises InvalidConfig for another suffix, pydantic.ValidationError (a ValueError) for wrong contents.
         """
         return read_config(cls, path)
 
     @classmethod
     def from_args(cls, args: Iterable[str], *, file: str | PathLike[str] | None = None) -> Self:
-        """Return the configuration of arguments such as `replay_buffer.capacity=50`, over that of a file.
+        """Return the configuration in arguments such as `replay_buffer.capacity=50`, which override those of a file.
 
         Values are JSON, or else strings. Raises InvalidConfig, pydantic.ValidationError.
         """
@@ -177,23 +199,26 @@ class PrepareConfig(BaseModel):
             for part in parts:
                 place = place.setdefault(part, {})
                 if not isinstance(place, dict):
-                    raise InvalidConfig(f"{arg!r}: {part} has no parts")
-            place[name] = _value(value)
+                    raise InvalidConfig(f"{arg!r} is no option: {part} has no parts; see PrepareConfig")
+            try:
+                place[name] = json.loads(value)
+            except ValueError:
+                place[name] = value
         return cls.model_validate(options)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The groups of a step, by task."""
+        """Groups of a step, by task."""
         return {self.task: self.global_batch_size} if self.task_batch_sizes is None else self.task_batch_sizes
 
     @property
     def is_in_order(self) -> bool:
-        """Whether groups are trained once, in the order of their arrival."""
+        """Whether each group is trained once, in the order of arrival."""
         tasks = [self.replay_buffer.for_task(task) for task in self.sizes]
         return all(isinstance(task.sampler, Fifo) and task.max_times_sampled == 1 for task in tasks)
 
     def staleness_limit(self, task: str) -> int | None:
-        """Return how stale a group of a task may be, here and in the buffer; None for no limit."""
+        """Return the smaller of the staleness bounds of the preparer and of the buffer; None: no bound."""
         limits = [self._own_limit(task), self.replay_buffer.for_task(task).max_staleness]
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -202,11 +227,11 @@ class PrepareConfig(BaseModel):
         return limit.get(task) if isinstance(limit, dict) else limit
 
     def build_buffer(self) -> ReplayBuffer:
-        """Return the buffer that a preparer has of its own. Raises InvalidConfig for what can never proceed."""
+        """Return a new buffer, configured by `buffer_config`. Raises InvalidConfig if it could never proceed."""
         return self.buffer_config().build()
 
     def buffer_config(self) -> ReplayBufferConfig:
-        """Return the configuration of that buffer: a queue holds what can be used soon, unless configured."""
+        """Return the configuration of the preparer's own buffer, with a default capacity and the staleness bounds."""
         tasks = dict(self.replay_buffer.tasks)
         for name, size in self.sizes.items():
             task = self.replay_buffer.for_task(name)
@@ -219,14 +244,7 @@ class PrepareConfig(BaseModel):
                 more["on_stale"] = "reroll" if self.retry_expired else "drop"
             if more:
                 own = tasks.get(name, TaskConfig())
-                # Its fields, not a copy of the object, so that these count as set.
+                # Built from fields instead of copied, so that the new values count as set.
                 fields = {field: getattr(own, field) for field in own.model_fields_set}
                 tasks[name] = type(own)(**{**fields, **more})
         return self.replay_buffer.model_copy(update={"tasks": tasks})
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

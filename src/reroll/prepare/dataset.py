@@ -1,9 +1,9 @@
-"""PreparedDataset: the steps of one rank as a data set of torch. The only module here that needs torch."""
+"""`PreparedDataset`: the steps of one rank as a torch data set. The only module of the package that needs torch."""
 
 from collections.abc import Callable, Iterator
 
 from reroll.errors import InvalidArgument, SourceEnded
-from reroll.prepare.step import StepData
+from reroll.prepare.step_data import StepData
 
 try:
     from torch.utils.data import IterableDataset, get_worker_info
@@ -14,10 +14,18 @@ GetData = Callable[[int, int, float | None], StepData]
 
 
 class PreparedDataset(IterableDataset):  # type: ignore[misc, unused-ignore]  # (untyped where torch is not installed)
-    """Yields the StepData of one rank, step after step, until `last_step` or until the source has ended.
+    """Yields the StepData of one rank, step after step, until `last_step` or the end of the source.
 
-    For `DataLoader(dataset, batch_size=None)`: each item is a batch already. The data set remembers where it is: iterating
-    again goes on with the next step.
+    Use it with `DataLoader(dataset, batch_size=None)`: each item is a batch already. Iterating again continues with
+    `next_step`.
+
+    Args:
+        get_data: `BlockingPreparer.get_data`, or a function that calls it in another process.
+        rank: The rank.
+        first_step: The first step to read.
+        last_step: The last step to read; None: until the source ends.
+        timeout: Seconds to wait for each step.
+
     """
 
     def __init__(
@@ -29,7 +37,6 @@ class PreparedDataset(IterableDataset):  # type: ignore[misc, unused-ignore]  # 
         last_step: int | None = None,
         timeout: float | None = 600.0,
     ) -> None:
-        """Read from `get_data`: that of a Preparer, or whatever calls it from afar; `timeout` is that of each step."""
         super().__init__()
         self._get_data = get_data
         self._rank = rank
@@ -39,7 +46,7 @@ class PreparedDataset(IterableDataset):  # type: ignore[misc, unused-ignore]  # 
         """The step that is read next."""
 
     def __iter__(self) -> Iterator[StepData]:
-        """Yield step after step. Raises what `get_data` raises, and InvalidArgument in one of several workers."""
+        """Yield step after step. Raises the errors of `get_data`, and InvalidArgument in one of several workers."""
         worker = get_worker_info()
         if worker is not None and worker.num_workers > 1:
             raise InvalidArgument(

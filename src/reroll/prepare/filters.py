@@ -1,4 +1,4 @@
-"""Which groups teach nothing, and how often a prompt is solved. Nothing is removed here: verdicts are values."""
+"""Verdicts on groups: which groups carry no training signal, and how often a prompt is solved. Pure functions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -11,41 +11,42 @@ from reroll.rollout.summary import mean_and_std
 
 Group = Sequence[Any]
 Predicate = Callable[[Group], bool]
-"""Whether a group may be trained on."""
+"""Returns whether a group may be trained on."""
 
 
 class Verdict(StrEnum):
-    """What became of a group."""
+    """Why a group is kept or filtered."""
 
     KEPT = "kept"
     NONE_SOLVED = "none_solved"
-    """All members have the same reward, which is 0 or less."""
+    """All members have the same reward, and it is 0 or less."""
     ALL_SOLVED = "all_solved"
-    """All members have the same reward, the largest possible."""
+    """All members have the same reward, and it is the largest possible one."""
     SAME_SCORE = "same_score"
-    """All members have the same reward, in between."""
+    """All members have the same reward, between 0 and the largest possible one."""
     CUSTOM = "custom"
-    """A predicate said no."""
+    """A predicate returned False."""
 
     @property
     def is_zero_std(self) -> bool:
-        """Whether the rewards did not differ."""
+        """Whether all members have the same reward."""
         return self in (Verdict.NONE_SOLVED, Verdict.ALL_SOLVED, Verdict.SAME_SCORE)
 
 
 class Screened(NamedTuple):
-    """Groups and what became of each."""
+    """The result of `screen`."""
 
     verdicts: list[Verdict]
+    """One for each group."""
     kept: list[Group]
     excluded: list[Any]
     """Ids of the prompts that are solved too often to be sampled again."""
 
 
 def scores_of(group: Group) -> list[float | None]:
-    """Return the reward of each member, None where there is none yet.
+    """Return the reward of each member, None where it is not known yet.
 
-    Raises InvalidArgument, which names the prompt, for one that is not finite.
+    Raises InvalidArgument, which names the prompt, if a reward is not finite.
     """
     scores = [read_score(getattr(rollout, "reward", None)) for rollout in group]
     for place, score in enumerate(scores):
@@ -57,14 +58,14 @@ def scores_of(group: Group) -> list[float | None]:
 
 
 def prompt_id_of(group: Group) -> Any:
-    """Return the first `group_id` that a member states."""
+    """Return the `group_id` of the first member that has one."""
     return next(
         (found for rollout in group if (found := getattr(rollout, "group_id", None)) is not None), None
     )
 
 
 def solve_rate(group: Group, max_possible_score: float = 1.0) -> float:
-    """Return the share of members whose reward reaches the largest possible; 0 for no members."""
+    """Return the share of members whose reward is at least `max_possible_score`; 0 for an empty group."""
     scores = scores_of(group)
     return sum(score is not None and score >= max_possible_score for score in scores) / max(1, len(scores))
 
@@ -76,9 +77,17 @@ def judge(
     max_possible_score: float = 1.0,
     predicates: Iterable[Predicate] = (),
 ) -> Verdict:
-    """Return the verdict of a group: first whether its rewards differ by more than `eps`, then the predicates.
+    """Return the verdict on one group.
 
-    Rewards of a single member, or rewards that are not all known, tell nothing. Raises InvalidArgument as `scores_of`.
+    Args:
+        group: Rollouts of any class. With one member, or with unknown rewards, only the predicates decide.
+        eps: Rewards whose standard deviation is at most this count as equal.
+        max_possible_score: The reward of a response that solves its prompt.
+        predicates: Called in turn if the rewards differ; the first that returns False filters the group.
+
+    Raises:
+        InvalidArgument: A reward is not finite; the message names the prompt.
+
     """
     scores = [score for score in scores_of(group) if score is not None]
     mean, std = mean_and_std(scores)
@@ -98,10 +107,16 @@ def screen(
     predicates: Iterable[Predicate] = (),
     no_resampling_pass_rate: float | None = None,
 ) -> Screened:
-    """Judge groups, and say which are kept and which prompts need not be sampled again.
+    """Judge groups; return the verdicts, the groups to keep, and the prompts that need no more samples.
 
-    Without `filter_zero_std`, groups whose rewards do not differ are kept, and still have their verdict; the predicates
-    are asked about them as about any other.
+    Args:
+        groups: Each is judged as by `judge`, with `eps`, `max_possible_score` and `predicates`.
+        filter_zero_std: False keeps groups with equal rewards if the predicates accept them; their verdict stays.
+        eps: See `judge`.
+        max_possible_score: See `judge`.
+        predicates: See `judge`.
+        no_resampling_pass_rate: Prompts with at least this `solve_rate` are in `excluded`; None: no prompt is.
+
     """
     predicates = tuple(predicates)
     verdicts: list[Verdict] = []

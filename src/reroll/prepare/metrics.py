@@ -1,8 +1,6 @@
-"""Numbers about a step: what was generated, what is trained, how it was packed. Each is computed from one table.
+"""Metrics of a step: `gen/*` of the newly generated groups, `train/*` of the trained sequences, `pack/*` of the batches.
 
-`gen/*` comes from the groups that were generated for this step, and from nothing that was replayed; `train/*` from the
-sequences that are trained; `pack/*` from the parts of the ranks. Numbers that do not exist (a mean of nothing) are left
-out.
+Replayed groups do not count for `gen/*`. A metric without a value (the mean of an empty list) is omitted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,12 +11,12 @@ import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.prepare.filters import Group, Verdict
-from reroll.prepare.outcomes import Outcome
+from reroll.prepare.generation import Outcome
 from reroll.prepare.ranks import RankBatch
 from reroll.prepare.sequences import TRUNCATED, Sequences
 
 BUCKETS = 10
-"""Of the histogram of solve rates."""
+"""Number of buckets in the histogram of solve rates."""
 
 
 def generation_metrics(
@@ -28,9 +26,22 @@ def generation_metrics(
     max_possible_score: float = 1.0,
     filter_zero_std: bool = True,
 ) -> dict[str, float]:
-    """Return `gen/*` of the groups that were generated, filtered ones among them, with the verdict of each."""
+    """Return `gen/*` of generated groups, filtered ones included.
+
+    Args:
+        groups: Rollouts of each group.
+        verdicts: The verdict on each group.
+        max_possible_score: The reward of a response that solves its prompt.
+        filter_zero_std: Whether groups with equal rewards count as filtered.
+
+    Raises:
+        InvalidArgument: There is not one verdict for each group.
+
+    """
     if len(groups) != len(verdicts):
-        raise InvalidArgument(f"{len(groups)} groups and {len(verdicts)} verdicts; give one for each group")
+        raise InvalidArgument(
+            f"{len(verdicts)} verdicts do not match {len(groups)} groups; give one for each group"
+        )
     outcomes = list(map(Outcome.of, groups, verdicts))
     return outcome_metrics(outcomes, max_possible_score=max_possible_score, filter_zero_std=filter_zero_std)
 
@@ -38,7 +49,7 @@ def generation_metrics(
 def outcome_metrics(
     outcomes: Sequence[Outcome], *, max_possible_score: float, filter_zero_std: bool
 ) -> dict[str, float]:
-    """Return the same, of what was noted of the groups."""
+    """Return `gen/*` of logged outcomes; see `generation_metrics`."""
     verdicts = [outcome.verdict for outcome in outcomes]
     group = np.repeat(np.arange(len(outcomes)), [len(outcome.responses) for outcome in outcomes])
     table = [response for outcome in outcomes for response in outcome.responses]
@@ -74,7 +85,7 @@ def outcome_metrics(
 
 
 def training_metrics(sequences: Sequences) -> dict[str, float]:
-    """Return `train/*` of the sequences that are trained."""
+    """Return `train/*` of the trained sequences."""
     _, first = np.unique(sequences.group, return_index=True)
     weight = sequences.weight[first]
     metrics = {
@@ -99,7 +110,7 @@ def training_metrics(sequences: Sequences) -> dict[str, float]:
 
 
 def packing_metrics(parts: Sequence[RankBatch]) -> dict[str, float]:
-    """Return `pack/*` of the parts of all ranks."""
+    """Return `pack/*` of the batches of all ranks."""
     if not parts:
         return {}
     counts = parts[0].counts
@@ -137,11 +148,11 @@ def _mean(name: str, values: npt.NDArray[Any]) -> dict[str, float]:
 
 
 def _solve_rates(group: npt.NDArray[np.int64], solved: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """Return the mean over groups, and how many groups have a rate in each tenth; the last has 1 in it."""
+    """Return the mean solve rate, and the number of groups in each tenth; a rate of 1 is in the last tenth."""
     sizes = np.bincount(group)
     solved_members = np.bincount(group[solved], minlength=len(sizes))[sizes > 0]
     sizes = sizes[sizes > 0]
-    # In whole numbers: 3 of 10 belong to the bucket that begins at 0.3, whatever floats make of it.
+    # In integers: 3 of 10 belong to the bucket that begins at 0.3, whatever the rounding of floats.
     buckets = np.minimum(BUCKETS * solved_members // np.maximum(sizes, 1), BUCKETS - 1)
     counts = np.bincount(buckets, minlength=BUCKETS).tolist()
     histogram = {
@@ -152,7 +163,7 @@ def _solve_rates(group: npt.NDArray[np.int64], solved: npt.NDArray[np.bool_]) ->
 
 
 def _reward_metrics(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """Return the mean over results of the numbers that the reward function gave; of lists, over all entries."""
+    """Return the mean of each metric of the reward function over results; lists count with all their entries."""
     merged: dict[str, list[npt.NDArray[np.float64]]] = {}
     for outcome in outcomes:
         for name, value in outcome.reward_metrics.items():

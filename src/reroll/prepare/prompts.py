@@ -1,4 +1,4 @@
-"""The side of the prompts: what a preparer tells whoever asks the engines, and a cursor that skips and doubles none."""
+"""Prompts: the callbacks of a preparer to the part that requests generation, and a cursor over a data set."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,90 +12,94 @@ from reroll.prepare.results import GenerationResult
 
 
 class Prompts:
-    """What a preparer tells, and what it asks for. Override what matters to you; each must return quickly.
+    """Callbacks of a preparer. Override the ones you need; each must return quickly.
 
-    The methods are called one at a time, from the event loop of the preparer: with `Preparer`, that is another thread.
+    They are called one at a time from the event loop of the preparer, which is another thread with `BlockingPreparer`.
     """
 
-    def settled(self, results: Sequence[GenerationResult]) -> None:
-        """Learn that results are in the buffer, or were left out: they need not be generated again."""
+    def on_stored(self, results: Sequence[GenerationResult]) -> None:
+        """Handle results that are stored, or filtered for good: they need not be generated again."""
 
-    def replace(self, count: int) -> None:
-        """Learn that so many groups were left out, and as many other prompts are wanted for them."""
+    def on_replacement_needed(self, count: int) -> None:
+        """Handle that `count` groups were filtered, failed or expired: as many other prompts are needed."""
 
-    def exclude(self, results: Sequence[GenerationResult]) -> None:
-        """Learn which prompts are solved too often to be worth asking again."""
+    def on_solved(self, results: Sequence[GenerationResult]) -> None:
+        """Handle prompts that are solved too often to be sampled again (`no_resampling_pass_rate`)."""
 
     def state(self) -> Any:
-        """Return the cursor, as plain values: which prompts are settled."""
+        """Return which prompts are finished, as plain values."""
         return None
 
     def restore(self, state: Any) -> None:
-        """Go on from what `state` returned: ask for all that was not settled then."""
+        """Continue from what `state` returned: request all prompts that were not finished."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A prompt to be generated for; its result carries `prompt_id` and `index`."""
+class PromptRequest:
+    """A prompt to generate for; its result carries `prompt_id` and `index`."""
 
     prompt_id: str
-    """Of this request: the same prompt has another one in another epoch."""
+    """Names this request: the same prompt has another id in another epoch."""
     index: int
-    """Number of the prompt in its data set."""
+    """Position of the prompt in its data set."""
     prompt: Any
 
 
 class PromptCursor(Prompts):
-    """Hands out the prompts of a data set, epoch after epoch, and remembers which are settled. Thread-safe.
+    """Hands out the prompts of a data set, epoch after epoch, and records which are finished. Thread-safe.
 
-    After `restore`, what was handed out and not settled comes first: no prompt is skipped, and with the preparer's
+    After `restore`, prompts that were handed out and are not finished come first: no prompt is skipped, and with
     `unique_prompt_ids` none is trained twice.
+
+    Args:
+        prompts: The data set.
+        epochs: Number of passes over it; None: no end.
+        seed: Seed of a new order for each epoch; None: the order of the data set.
+
     """
 
     def __init__(self, prompts: Sequence[Any], *, epochs: int | None = None, seed: int | None = None) -> None:
-        """Go through the prompts so many times (None: for ever), in their order, or shuffled by a seed."""
         if not len(prompts):
             raise InvalidArgument("a cursor needs at least one prompt")
         self._prompts = prompts
         self._end = None if epochs is None else epochs * len(prompts)
         self._seed = seed
         self._lock = threading.Lock()
-        self._next = 0  # the first request that was never handed out
-        self._open: set[int] = set()  # of those before it, the ones that are not settled
+        self._next = 0  # number of the first request that was never handed out
+        self._open: set[int] = set()  # numbers before it that are not finished
         self._again: list[int] = []
         self._excluded: set[int] = set()
-        self._orders: dict[
-            int, Sequence[int]
-        ] = {}  # of two epochs, since one begins while results of the last come
+        # Of two epochs: results of one arrive while the next begins.
+        self._orders: dict[int, Sequence[int]] = {}
         self._owed = 0
 
     @property
     def owed(self) -> int:
-        """How many prompts are wanted for groups that were left out, and were not taken yet."""
+        """Number of replacements that were needed and not taken yet."""
         with self._lock:
             return self._owed
 
-    def take(self, count: int) -> list[Asked]:
-        """Return the next prompts to generate for; fewer when there are no more."""
+    def take(self, count: int) -> list[PromptRequest]:
+        """Return the next `count` requests; fewer at the end of the last epoch."""
         with self._lock:
             return self._take(count)
 
-    def take_owed(self) -> list[Asked]:
-        """Return a prompt for each group that was left out since the last call (active sampling)."""
+    def take_owed(self) -> list[PromptRequest]:
+        """Return a request for each replacement that was needed since the last call (active sampling)."""
         with self._lock:
             count, self._owed = self._owed, 0
             return self._take(count)
 
-    def settled(self, results: Sequence[GenerationResult]) -> None:
+    def on_stored(self, results: Sequence[GenerationResult]) -> None:
         with self._lock:
             for result in results:
                 self._open.discard(self._number(result))
 
-    def replace(self, count: int) -> None:
+    def on_replacement_needed(self, count: int) -> None:
         with self._lock:
             self._owed += count
 
-    def exclude(self, results: Sequence[GenerationResult]) -> None:
+    def on_solved(self, results: Sequence[GenerationResult]) -> None:
         with self._lock:
             self._excluded.update(self._place(self._number(result)) for result in results)
 
@@ -112,11 +116,11 @@ class PromptCursor(Prompts):
         with self._lock:
             self._next, self._owed = state["next"], state["owed"]
             self._excluded = set(state["excluded"])
-            self._again = _open_in(state)
+            self._again = sorted(state["open"])
             self._open = set(self._again)
 
-    def _take(self, count: int) -> list[Asked]:
-        taken: list[Asked] = []
+    def _take(self, count: int) -> list[PromptRequest]:
+        taken: list[PromptRequest] = []
         while len(taken) < count:
             if self._again:
                 number = self._again.pop(0)
@@ -129,10 +133,11 @@ class PromptCursor(Prompts):
             else:
                 break
             index = self._place(number)
-            taken.append(Asked(f"{number}", index, self._prompts[index]))
+            taken.append(PromptRequest(f"{number}", index, self._prompts[index]))
         return taken
 
     def _place(self, number: int) -> int:
+        """Return the position in the data set of a request number."""
         epoch, place = divmod(number, len(self._prompts))
         if self._seed is None:
             return place
@@ -148,13 +153,5 @@ class PromptCursor(Prompts):
             return int(result.prompt_id)
         except (TypeError, ValueError):
             raise InvalidArgument(
-                f"prompt_id {result.prompt_id!r} is none of this cursor: a result carries the prompt_id that `take` gave"
+                f"prompt_id {result.prompt_id!r} is not of this cursor; a result carries the prompt_id that `take` returned"
             ) from None
-
-
-def _open_in(state: Mapping[str, Any]) -> list[int]:
-    """Return what was handed out and not settled, the oldest first."""
-    if "open" in state:
-        return sorted(state["open"])
-    settled = set(state["settled"])  # a version before this one noted what was settled
-    return [number for number in range(state["first_open"], state["next"]) if number not in settled]

@@ -1,22 +1,14 @@
-"""What an engine returns for one prompt, and the group of rollouts that becomes of it.
+"""`GenerationResult`, the output of an engine for one prompt, and its conversion to a group of rollouts.
 
-Everything that later steps need travels inside the rollouts, so that it passes through a buffer, a file or a wire.
-Besides its own fields a rollout carries, in `extra_fields`, these keys (those that the result had):
-
-    index            number of the prompt in its data set
-    ground_truth     what the prompt's answer is checked against
-    dataset          name of the data set
-    raw_query        the prompt as text
-    reward_metrics   numbers of the reward function about this result, the same for all members
-    ...              all of `GenerationResult.extra`
-
-`group_id` is the prompt's id, `rollout_id` the member's place in the result. Nothing here waits or filters.
+All data that later stages need is stored in the rollouts, so that it survives a buffer, a file or a network hop. The
+prompt id becomes `group_id`, the place of a response becomes `rollout_id`, and `extra_fields` holds `index`,
+`ground_truth`, `dataset`, `raw_query` and `reward_metrics` where the result has them, and the entries of `extra`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,36 +18,41 @@ from reroll.rollout import Rollout, Status, VersionRuns, finish_error, read_scor
 
 PASSED_THROUGH = ("index", "ground_truth", "dataset", "raw_query")
 
+OnFailed = Literal["group", "drop_member"]
+"""Whether a failed member fails its group or is dropped; the same option as `on_failed` of a buffer."""
+
 
 @dataclass(slots=True, kw_only=True)
 class GenerationResult:
-    """What was generated for one prompt: one entry per response in each sequence."""
+    """The responses of an engine to one prompt; each sequence field has one entry per response."""
 
     prompt_id: Any
+    """Names this request; a later request for the same prompt needs another id (see `unique_prompt_ids`)."""
     index: int | None = None
-    """Number of the prompt in its data set."""
+    """Position of the prompt in its data set."""
     prompt_ids: npt.ArrayLike
     responses: Sequence[npt.ArrayLike | None]
     """Token ids; None is an empty response."""
     finish_reasons: Sequence[str | None]
     logprobs: Sequence[npt.ArrayLike | None] | None = None
-    """Of the response tokens; NaN where a token has none."""
+    """Log-probabilities of the response tokens; NaN for a token without one."""
     masks: Sequence[npt.ArrayLike | None] | None = None
-    """1 for response tokens to train on; all of them without a mask."""
+    """1 for response tokens to train on; without a mask, all tokens are."""
     rewards: Sequence[float | Mapping[str, Any] | None] | None = None
     model_step: int | None = None
-    """The version that generated all of it; `versions` says it token by token."""
+    """Policy version that generated all tokens; `versions` gives it for each token."""
     versions: Sequence[npt.ArrayLike | VersionRuns | None] | None = None
     task: str | None = None
-    """Of the buffer, where a preparer has several."""
+    """Task of the buffer; required if the preparer has several tasks."""
     group_uid: int | None = None
-    """Of the group in the buffer, aborted or expired, that was taken out and is continued by this."""
+    """Uid of the checked-out group (aborted or expired) that this result continues."""
     ground_truth: Any = None
     dataset: Any = None
     raw_query: str | None = None
     reward_metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Numbers about this result, or sequences with a number for each response; what is no number is only passed through."""
+    """Numbers about this result, or sequences with one number per response; other values are passed through."""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further entries of `extra_fields`."""
 
 
 def to_group(
@@ -65,14 +62,23 @@ def to_group(
     train_empty: bool = False,
     group_size: int | None = None,
     min_group_size: int | None = None,
-    salvage: bool = False,
+    on_failed: OnFailed = "group",
 ) -> list[Rollout]:
     """Return the group of a result: one rollout per response, in order.
 
-    A response without tokens that stopped gets the token `eos_token_id`, if there is one, which is trained on only with
-    `train_empty`. With `salvage`, failed members are left out if at least `min_group_size` (1) others remain; if not,
-    all stay, and the group counts as failed. Raises InvalidArgument, which names the prompt, if there are not
-    `group_size` responses (with `min_group_size`: so few), if a reward is no finite number, or if lengths disagree.
+    Args:
+        result: What an engine returned for one prompt.
+        eos_token_id: An empty response with the finish reason "stop" gets this token; None: it stays empty.
+        train_empty: Whether that token is trained on.
+        group_size: Number of responses that a result must have; None: any number.
+        min_group_size: With this, a result may have fewer than `group_size` responses, down to this number.
+        on_failed: `"drop_member"` drops failed responses if at least `min_group_size` (1) others remain;
+            otherwise, and with `"group"`, the group keeps all of them and counts as failed.
+
+    Raises:
+        InvalidArgument: The number of responses is wrong, a reward is not finite, or lengths disagree. The message
+            names the prompt.
+
     """
     _check_lengths(result)
     _check_group_size(result, group_size, min_group_size)
@@ -82,20 +88,24 @@ def to_group(
         ]
     except InvalidArgument as error:
         raise InvalidArgument(f"prompt {result.prompt_id!r}: {error}") from error
-    if salvage:
-        alive = [member for member in members if member.status != Status.FAILED]
-        if len(alive) < len(members) and len(alive) >= max(1, min_group_size or 1):
-            return _without_metrics_of_others(alive, len(members))
-    return members
+    return members if on_failed == "group" else drop_failed(members, min_group_size)
 
 
-def check_reward(reward: Any) -> None:
-    """Raise InvalidArgument unless a reward is None, or a finite number, or holds one as its `score`."""
-    score = read_score(reward)
-    if score is not None and not isfinite(score):
-        raise InvalidArgument(
-            f"its reward is {score}, and would spoil the whole batch; give a finite number, or None before it is known"
-        )
+def drop_failed(members: list[Rollout], min_group_size: int | None = None) -> list[Rollout]:
+    """Return the members that did not fail; all members if fewer than `min_group_size` (1) would remain.
+
+    Entries of dropped members leave `reward_metrics` that have one entry per response.
+    """
+    alive = [member for member in members if member.status != Status.FAILED]
+    if len(alive) == len(members) or len(alive) < max(1, min_group_size or 1):
+        return members
+    places = [member.rollout_id for member in alive]
+    for member in alive:
+        metrics = member.extra_fields.get("reward_metrics", {})
+        for name, value in metrics.items():
+            if isinstance(value, (list, tuple, np.ndarray)) and len(value) == len(members):
+                metrics[name] = [value[place] for place in places]
+    return alive
 
 
 def _check_lengths(result: GenerationResult) -> None:
@@ -113,8 +123,8 @@ def _check_group_size(result: GenerationResult, group_size: int | None, min_grou
     fewest = group_size if min_group_size is None else min_group_size
     if fewest is not None and count < fewest:
         raise InvalidArgument(
-            f"prompt {result.prompt_id!r} has {count} responses instead of {group_size or fewest};"
-            f" min_group_size lets incomplete groups pass"
+            f"prompt {result.prompt_id!r} has {count} responses instead of {group_size or fewest}; set min_group_size to"
+            " accept smaller groups"
         )
     if group_size is not None and count > group_size:
         raise InvalidArgument(
@@ -132,17 +142,22 @@ def _member(result: GenerationResult, place: int, eos_token_id: int | None, trai
     reason = result.finish_reasons[place]
     reward = None if result.rewards is None else result.rewards[place]
     status = status_from_finish_reason(reason)
-    if status != Status.FAILED:
-        check_reward(reward)
-    elif (score := read_score(reward)) is not None and not isfinite(score):
-        reward = None  # nobody trains on it
+    if (score := read_score(reward)) is not None and not isfinite(score):
+        if status != Status.FAILED:
+            raise InvalidArgument(
+                f"its reward is {score}, and would spoil the whole batch; give a finite number, or None before it is known"
+            )
+        reward = None  # a failed member is not trained on
     if len(response) == 0 and str(reason).lower() == "stop" and eos_token_id is not None:
         response, mask = [eos_token_id], [int(train_empty)]
-        # A token that is trained on and has no log-probability has none at all.
+        # NaN is allowed only at tokens that are not trained on.
         logprobs = None if logprobs is None or train_empty else [np.nan]
         versions = None
     if versions is None and result.model_step is not None:
         versions = VersionRuns(((result.model_step, len(response)),))
+    extra = {name: value for name in PASSED_THROUGH if (value := getattr(result, name)) is not None}
+    if result.reward_metrics:
+        extra["reward_metrics"] = dict(result.reward_metrics)
     return Rollout(
         group_id=result.prompt_id,
         rollout_id=place,
@@ -155,23 +170,5 @@ def _member(result: GenerationResult, place: int, eos_token_id: int | None, trai
         finish_reason=reason,
         error_msg=finish_error(reason) if status is Status.FAILED else None,
         status=status,
-        extra_fields=_extra_fields(result),
+        extra_fields=extra | dict(result.extra),
     )
-
-
-def _extra_fields(result: GenerationResult) -> dict[str, Any]:
-    fields = {name: value for name in PASSED_THROUGH if (value := getattr(result, name)) is not None}
-    if result.reward_metrics:
-        fields["reward_metrics"] = dict(result.reward_metrics)
-    return fields | dict(result.extra)
-
-
-def _without_metrics_of_others(alive: list[Rollout], count: int) -> list[Rollout]:
-    """Let the entries of members that were left out leave the metrics that have one for each."""
-    places = [member.rollout_id for member in alive]
-    for member in alive:
-        metrics = member.extra_fields.get("reward_metrics", {})
-        for name, value in metrics.items():
-            if isinstance(value, (list, tuple, np.ndarray)) and len(value) == count:
-                metrics[name] = [value[place] for place in places]
-    return alive

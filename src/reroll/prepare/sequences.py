@@ -1,68 +1,78 @@
-"""One table of the sequences of a batch: everything that is indexed together, so that it can never be misaligned.
+"""`Sequences`: one table with everything about the sequences of a step that is indexed together.
 
-A sequence is a prompt and a response. Its tokens stay in the arrays of its rollout, without a copy, until they are packed.
-A row leaves the table with all its columns (`where`, `select`) or not at all; masking a row leaves it where it is.
+A sequence is the prompt and the response of a rollout. Its tokens stay in the arrays of the rollout, without a copy, until
+they are packed. A row leaves the table with all its columns (`where`, `select`) or not at all; masking keeps the row.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.prepare.advantages import Method, advantages_by_group, priority_of
+from reroll.prepare.array_pool import Column
 from reroll.prepare.filters import prompt_id_of, scores_of
-from reroll.prepare.members import Floats, Ids, Mask, read_members
-from reroll.rollout import VersionRuns, effective_response_mask, read_score
+from reroll.rollout import Rollout, VersionRuns, effective_response_mask, read_score
+from reroll.rollout.arrays import Floats, Ids, Mask, as_floats, as_ids, as_mask
 from reroll.sample import Sample, SampleInfo
 
 TRUNCATED: Final = "length"
-"""The finish reason of a response that was cut."""
+"""Finish reason of a truncated response."""
 
 IntColumn = npt.NDArray[np.int64]
 FloatColumn = npt.NDArray[np.float64]
 BoolColumn = npt.NDArray[np.bool_]
 
+# Read together and past the properties: a batch has thousands of rollouts.
+_read_own = attrgetter(
+    *("_prompt_ids", "_response_ids", "_logprobs", "_response_mask", "_response_model_steps", "finish_reason")
+)
+_NO_TOKENS: Final[Ids] = np.empty(0, np.int32)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sequences:
-    """Rows in the order of the groups and of their members; all columns have the same length."""
+    """Rows in the order of groups and members; every column has one entry for each sequence."""
 
     prompts: list[Ids]
     responses: list[Ids]
     logprobs: list[Floats | None]
-    """Of the response tokens, NaN where a token has none; None: none has."""
+    """Of the response tokens, NaN for a token without one; None: no token has one."""
     masks: list[Mask | None]
     """1 for response tokens to train on; None: all of them."""
     versions: list[VersionRuns]
     """Of the response tokens; empty: unknown."""
+    columns: list[Mapping[str, Column]]
+    """Further columns of the response tokens, or of all tokens, by name; every sequence with tokens has the same."""
     uids: list[Any]
-    """The group's, in its buffer."""
+    """Of the group in its buffer."""
     prompt_ids: list[Any]
-    """What the group calls its prompt (`group_id`)."""
+    """The `group_id` of the group."""
     finish_reasons: list[str | None]
     group: IntColumn
-    """Number of the group in the batch."""
+    """Number of the group in the step."""
     member: IntColumn
     """Place in the group."""
     prompt_length: IntColumn
     response_length: IntColumn
     trainable: IntColumn
-    """How many response tokens the mask keeps."""
+    """Number of response tokens that the mask keeps."""
     reward: FloatColumn
-    """NaN where none was asked for."""
+    """NaN where it is unknown."""
     advantage: FloatColumn
     weight: FloatColumn
-    """Of the sequence in the loss: 1, or the importance weight of the draw."""
+    """Weight in the loss: 1, or the importance weight of the draw."""
     staleness: IntColumn
     times_used: IntColumn
     """How often the group was drawn, this time included."""
     is_truncated: BoolColumn
     """Whether the response was cut for its length."""
     is_masked: BoolColumn
-    """Whether all of its tokens were masked because it was cut."""
+    """Whether all its tokens are masked because it is truncated."""
     is_replayed: BoolColumn
     """Whether the group was trained on before."""
 
@@ -76,11 +86,11 @@ class Sequences:
 
     @property
     def num_groups(self) -> int:
-        """How many groups have a sequence here."""
+        """Number of groups with a sequence in the table."""
         return len(np.unique(self.group))
 
     def where(self, mask: npt.ArrayLike) -> Self:
-        """Return the rows for which the mask is true, in order."""
+        """Return the rows for which the mask is True, in order. Raises InvalidArgument for another mask."""
         chosen = np.asarray(mask)
         if chosen.dtype != np.bool_ or chosen.shape != (len(self),):
             raise InvalidArgument(f"where needs a boolean for each of {len(self)} sequences, not {chosen!r}")
@@ -96,34 +106,30 @@ class Sequences:
             columns[column.name] = [values[i] for i in places] if isinstance(values, list) else values[index]
         return type(self)(**columns)
 
-    def shortened(self, rows: Iterable[int], most: int) -> Self:
-        """Return the table with these sequences cut at the end to at most so many tokens."""
-        prompts, responses, logprobs = self.prompts.copy(), self.responses.copy(), self.logprobs.copy()
-        masks, versions = self.masks.copy(), self.versions.copy()
-        trainable = self.trainable.copy()
+    def truncate(self, rows: Iterable[int], length: int) -> Self:
+        """Return the table with these sequences cut at the end to at most `length` tokens."""
+        names = ("prompts", "responses", "logprobs", "masks", "versions", "columns", "trainable")
+        cut: dict[str, Any] = {name: getattr(self, name).copy() for name in names}
         for row in rows:
-            prompts[row] = prompts[row][:most]
-            rest = most - len(prompts[row])
-            given, mask = logprobs[row], masks[row]
-            responses[row] = responses[row][:rest]
-            logprobs[row] = None if given is None else given[:rest]
-            masks[row] = None if mask is None else mask[:rest]
-            versions[row] = versions[row][:rest]
-            trainable[row] = len(responses[row]) if mask is None else np.count_nonzero(mask[:rest])
-        return replace(
-            self,
-            prompts=prompts,
-            responses=responses,
-            logprobs=logprobs,
-            masks=masks,
-            versions=versions,
-            trainable=trainable,
-            prompt_length=_lengths(prompts),
-            response_length=_lengths(responses),
-        )
+            cut["prompts"][row] = prompt = self.prompts[row][:length]
+            rest = length - len(prompt)
+            cut["responses"][row] = response = self.responses[row][:rest]
+            for name in ("logprobs", "masks"):
+                values = cut[name][row]
+                cut[name][row] = None if values is None else values[:rest]
+            cut["versions"][row] = self.versions[row][:rest]
+            whole = len(self.prompts[row]) + len(self.responses[row])
+            cut["columns"][row] = {
+                name: values[: length if len(values) == whole else rest]
+                for name, values in self.columns[row].items()
+            }
+            mask = cut["masks"][row]
+            cut["trainable"][row] = len(response) if mask is None else np.count_nonzero(mask)
+        cut["prompt_length"], cut["response_length"] = _lengths(cut["prompts"]), _lengths(cut["responses"])
+        return replace(self, **cut)
 
     def priorities(self) -> dict[Any, float]:
-        """Return a priority for each group that has a uid, from its advantages: what `update_priorities` takes."""
+        """Return a priority for each group with a uid, from its advantages; `update_priorities` takes it."""
         starts = np.flatnonzero(np.diff(self.group, prepend=-1))
         parts = np.split(self.advantage, starts[1:])
         named = zip([self.uids[start] for start in starts.tolist()], parts, strict=False)
@@ -133,18 +139,28 @@ class Sequences:
 def sequences_of(
     samples: Iterable[Sample | Sequence[Any]],
     *,
-    advantage: Method | None = "standard",
+    advantage: Method | None = "grpo",
     mask_truncated: bool = False,
     use_importance_weights: bool = False,
     train_step: int | None = None,
     token_stale_threshold: int | None = None,
 ) -> Sequences:
-    """Return the table of sampled groups, or of plain lists of rollouts; O(rollouts), the tokens are not touched.
+    """Return the table of sampled groups, or of plain lists of rollouts.
 
-    `mask_truncated` masks every token of responses that were cut for their length. Staleness is that of `train_step`,
-    else that of the draw. With `token_stale_threshold`, tokens that are too stale for it are masked. `advantage=None`
-    gives advantages of 0 and needs no rewards. Raises InvalidArgument, which names the prompt, for rewards that are
-    missing or not finite and for fields that disagree.
+    O(rollouts): token arrays are referenced, not copied.
+
+    Args:
+        samples: What `sample` or `lease` of a buffer returned, or lists of rollouts of any class.
+        advantage: See `advantages_of`; None sets 0 for all and needs no rewards.
+        mask_truncated: Whether all tokens of truncated responses are masked.
+        use_importance_weights: Whether sequences have the importance weight of their draw; else the weight is 1.
+        train_step: The step for which staleness is computed; None: the staleness as of the draw.
+        token_stale_threshold: Tokens whose staleness is at least this are masked; needs `train_step`.
+
+    Raises:
+        InvalidArgument: A reward is missing or not finite, or fields of a rollout disagree. The message names the
+            prompt.
+
     """
     if token_stale_threshold is not None and train_step is None:
         raise InvalidArgument("token_stale_threshold needs train_step, since staleness is that of a step")
@@ -159,34 +175,32 @@ def sequences_of(
     named = [prompt_id_of(group) for group in groups]
     prompt_ids = [named[place] for place in places]
     rollouts = [rollout for group in groups for rollout in group]
-    prompts, responses, logprobs, masks, versions, reasons = read_members(rollouts, prompt_ids)
+    tokens = read_tokens(rollouts, prompt_ids)
     times_used = np.array([info.times_sampled for info in infos], np.int64)[group]
     weight = np.array([info.weight for info in infos], np.float64)[group]
     staleness = np.array([info.staleness for info in infos], np.int64)[group]
     if train_step is not None:
-        staleness = _staleness(versions, staleness, train_step)
-    is_truncated = np.array([reason == TRUNCATED for reason in reasons], np.bool_)
+        staleness = _staleness(tokens.versions, staleness, train_step)
+    is_truncated = np.array([reason == TRUNCATED for reason in tokens.finish_reasons], np.bool_)
     if token_stale_threshold is not None and train_step is not None:
         for row in np.flatnonzero(staleness >= token_stale_threshold).tolist():
             fresh = effective_response_mask(rollouts[row], train_step, token_stale_threshold)
-            masks[row] = np.asarray(fresh, np.uint8)
+            tokens.masks[row] = np.asarray(fresh, np.uint8)
     is_masked = is_truncated & mask_truncated
     for row in np.flatnonzero(is_masked).tolist():
-        masks[row] = np.zeros(len(responses[row]), np.uint8)
+        tokens.masks[row] = np.zeros(len(tokens.responses[row]), np.uint8)
+    pairs = zip(tokens.responses, tokens.masks, strict=True)
+    trainable = (len(ids) if mask is None else np.count_nonzero(mask) for ids, mask in pairs)
     return Sequences(
-        prompts=prompts,
-        responses=responses,
-        logprobs=logprobs,
-        masks=masks,
-        versions=versions,
+        **tokens._asdict(),
+        columns=_read_columns(rollouts, tokens, prompt_ids),
         uids=[infos[place].uid for place in places],
         prompt_ids=prompt_ids,
-        finish_reasons=reasons,
         group=group,
         member=np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
-        prompt_length=_lengths(prompts),
-        response_length=_lengths(responses),
-        trainable=_trainable(responses, masks),
+        prompt_length=_lengths(tokens.prompts),
+        response_length=_lengths(tokens.responses),
+        trainable=np.fromiter(trainable, np.int64, len(rollouts)),
         reward=scores,
         advantage=advantages,
         weight=weight if use_importance_weights else np.ones(len(group)),
@@ -198,29 +212,162 @@ def sequences_of(
     )
 
 
+class Tokens(NamedTuple):
+    """Token fields of rollouts: a list for each field, with an entry for each rollout."""
+
+    prompts: list[Ids]
+    responses: list[Ids]
+    logprobs: list[Floats | None]
+    masks: list[Mask | None]
+    versions: list[VersionRuns]
+    finish_reasons: list[str | None]
+
+
+def read_tokens(rollouts: Sequence[Any], prompt_ids: Sequence[Any]) -> Tokens:
+    """Return the token fields of rollouts of any class. Raises InvalidArgument, which names the prompt."""
+    if set(map(type, rollouts)) == {Rollout}:
+        found: list[list[Any]] = [list(column) for column in zip(*map(_read_own, rollouts), strict=True)]
+        rows = _irregular(Tokens(*found))
+    else:
+        found = [[None] * len(rollouts) for _ in Tokens._fields]
+        rows = list(range(len(rollouts)))
+    for row in rows:
+        try:
+            values = _read_rollout(rollouts[row])
+        except InvalidArgument as error:
+            raise InvalidArgument(f"prompt {prompt_ids[row]!r}: {error}") from error
+        for column, value in zip(found, values, strict=True):
+            column[row] = value
+    return Tokens(*found)
+
+
+def _irregular(found: Tokens) -> list[int]:
+    """Return the rows with a missing field or disagreeing lengths: they are read one by one."""
+
+    def lengths(column: Sequence[Any]) -> Column:
+        return np.array([-1 if values is None else len(values) for values in column])
+
+    response = lengths(found.responses)
+    ends = [versions.parts[1] for versions in found.versions]
+    irregular = np.array([ids is None for ids in found.prompts]) | (response < 0)
+    version = np.array([end[-1] if end else -1 for end in ends])
+    for length in (lengths(found.logprobs), lengths(found.masks), version):
+        irregular |= (length >= 0) & (length != response)
+    return np.flatnonzero(irregular).tolist()
+
+
+def _read_rollout(rollout: Any) -> tuple[Any, ...]:
+    """Return the token fields of one rollout of any class."""
+    if type(rollout) is Rollout:
+        prompt, response, logprobs, mask, versions, reason = _read_own(rollout)
+    else:
+        prompt = as_ids("prompt_ids", getattr(rollout, "prompt_ids", None))
+        response = as_ids("response_ids", rollout.response_ids)
+        logprobs = as_floats("logprobs", getattr(rollout, "logprobs", None))
+        mask = as_mask("response_mask", getattr(rollout, "response_mask", None))
+        versions = VersionRuns.of(rollout.response_model_steps)
+        reason = getattr(rollout, "finish_reason", None)
+    if response is None:
+        response = _NO_TOKENS
+    if prompt is None:
+        prompt = _prompt_in_whole(rollout, len(response))
+    logprobs = _of_response("logprobs", logprobs, len(prompt), len(response))
+    mask = _of_response("response_mask", mask, len(prompt), len(response))
+    if versions and len(versions) != len(response):
+        raise InvalidArgument(
+            f"response_model_steps has {len(versions)} entries, but response_ids has {len(response)}; give one for each"
+        )
+    return prompt, response, logprobs, mask, versions, reason
+
+
+def _prompt_in_whole(rollout: Any, length: int) -> Ids:
+    """Return the tokens before the response in `tokens` or `input_ids`; no tokens if there is neither."""
+    for name in ("tokens", "input_ids"):
+        whole = as_ids(name, getattr(rollout, name, None))
+        if whole is not None and len(whole) >= length:
+            return whole[: len(whole) - length]
+    return _NO_TOKENS
+
+
+def _of_response(name: str, values: Any, prompt: int, length: int) -> Any:
+    """Return the entries of the response, also from those of the whole sequence; None if there are none."""
+    if values is None or len(values) == length:
+        return values
+    if not len(values):
+        return None
+    if len(values) != prompt + length:
+        raise InvalidArgument(
+            f"{name} has {len(values)} entries, but response_ids has {length}; give one for each"
+        )
+    return values[prompt:]
+
+
+def _read_columns(
+    rollouts: Sequence[Any], tokens: Tokens, prompt_ids: Sequence[Any]
+) -> list[Mapping[str, Column]]:
+    """Return the further per-token columns of each rollout. Raises InvalidArgument if rollouts disagree."""
+    given = [
+        columns if isinstance(columns := getattr(rollout, "columns", None), Mapping) else {}
+        for rollout in rollouts
+    ]
+    if not any(given):
+        return [{}] * len(rollouts)
+    kinds = {
+        name: (array.dtype, array.shape[1:])
+        for columns in given
+        for name, values in columns.items()
+        if len(array := np.asarray(values))
+    }
+    found: list[Mapping[str, Column]] = []
+    for row, columns in enumerate(given):
+        prompt, length = len(tokens.prompts[row]), len(tokens.responses[row])
+        cut: dict[str, Column] = {}
+        for name, (dtype, shape) in kinds.items():
+            values = columns.get(name, ())
+            if length and not len(values):
+                raise InvalidArgument(
+                    f"prompt {prompt_ids[row]!r}: column {name!r} is missing, and other rollouts of the step have it; "
+                    "put it on every rollout"
+                )
+            values = np.asarray(values) if length else np.empty((0, *shape), dtype)
+            if (values.dtype, values.shape[1:]) != (dtype, shape):
+                raise InvalidArgument(
+                    f"prompt {prompt_ids[row]!r}: column {name!r} has {values.dtype} {values.shape[1:]}, and other rollouts "
+                    f"of the step have {dtype} {shape}; use one dtype and shape"
+                )
+            if len(values) not in (length, prompt + length):
+                raise InvalidArgument(
+                    f"prompt {prompt_ids[row]!r}: column {name!r} has {len(values)} entries, but response_ids has {length}; give "
+                    "one for each"
+                )
+            cut[name] = values
+        found.append(cut)
+    return found
+
+
 def _read_scores(groups: Sequence[Sequence[Any]], *, needed: bool) -> FloatColumn:
-    """Return the reward of every member, NaN where there is none; raises InvalidArgument if it is needed."""
+    """Return the reward of each member, NaN where it is unknown. Raises InvalidArgument if all are needed."""
     found = [getattr(rollout, "reward", None) for group in groups for rollout in group]
     if not set(map(type, found)) <= {float, type(None)}:
         found = list(map(read_score, found))
     scores = np.array(found, np.float64)  # None becomes NaN
     if not np.isfinite(scores).all():
         for group in groups:
-            known = scores_of(group)  # refuses what is not finite
+            known = scores_of(group)  # raises if one is not finite
             if needed and None in known:
                 raise InvalidArgument(
-                    f"prompt {prompt_id_of(group)!r}: rollout {known.index(None)} has no reward;"
-                    f" patch it before, or use advantage=None"
+                    f"prompt {prompt_id_of(group)!r}: rollout {known.index(None)} has no reward; patch it before, or use"
+                    " advantage=None"
                 )
     return scores
 
 
-def _staleness(versions: Sequence[VersionRuns], told: IntColumn, train_step: int) -> IntColumn:
-    """Return the staleness of each sequence at this step; without versions it is what the draw told."""
+def _staleness(versions: Sequence[VersionRuns], drawn: IntColumn, train_step: int) -> IntColumn:
+    """Return the staleness of each sequence at a step; that of the draw where versions are unknown."""
     runs = [held.parts[0] for held in versions]
     oldest = [values[0] if len(values) == 1 else min(values, default=None) for values in runs]
     known = np.array([version is not None for version in oldest], np.bool_)
-    staleness = told.copy()
+    staleness = drawn.copy()
     staleness[known] = train_step - 1 - np.array([v for v in oldest if v is not None], np.int64)
     return staleness
 
@@ -229,14 +376,8 @@ def _lengths(values: Sequence[Ids]) -> IntColumn:
     return np.fromiter(map(len, values), np.int64, len(values))
 
 
-def _trainable(responses: Sequence[Ids], masks: Sequence[Mask | None]) -> IntColumn:
-    pairs = zip(responses, masks, strict=True)
-    counts = (len(ids) if mask is None else np.count_nonzero(mask) for ids, mask in pairs)
-    return np.fromiter(counts, np.int64, len(responses))
-
-
 def _info_of(group: Sequence[Any]) -> SampleInfo:
-    """Return what there is to say of a group that was not drawn by chance."""
+    """Return the info of a group that was not drawn from a buffer."""
     uid = next((found for one in group if (found := getattr(one, "group_uid", None)) is not None), None)
     staleness = max((rollout.seq_staleness or 0 for rollout in group), default=0)
     return SampleInfo(uid, 1.0, 1.0, 1.0, 1, staleness, 1)

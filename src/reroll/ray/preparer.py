@@ -8,8 +8,8 @@ import ray
 from ray.exceptions import RayActorError
 
 from reroll.errors import Closed, InvalidArgument, Unreachable
-from reroll.prepare import AsyncPreparer, PrepareConfig, Prompts
-from reroll.prepare.remote import NAME, PreparerService, RemotePreparer
+from reroll.prepare import PrepareConfig, Preparer, Prompts
+from reroll.prepare.service import NAME, PreparerService, RemotePreparer
 from reroll.ray.looping import run
 from reroll.ray.wire import Reply
 
@@ -24,7 +24,7 @@ class _Host:
         self._failure: Exception | None = None
         try:
             self._service = PreparerService(
-                AsyncPreparer(config, source, buffer=buffer, prompts=prompts, sentinel=sentinel)
+                Preparer(config, source, buffer=buffer, prompts=prompts, sentinel=sentinel)
             )
         except Exception as error:  # noqa: BLE001  (whoever asks for something raises it)
             self._failure = error
@@ -73,7 +73,7 @@ class _Blocking:
 
 
 class PreparerActor(RemotePreparer):
-    """A preparer in an actor: its verbs are those of `AsyncPreparer`, and awaited; `blocking()` has them for threads.
+    """A preparer in an actor: its verbs are those of `Preparer`, and awaited; `blocking()` has them for threads.
 
     It can be sent to other actors and tasks. When it ends, the steps that were not done give their groups back to a buffer
     that is not its own; a new one goes on with `restore`.

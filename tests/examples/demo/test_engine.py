@@ -91,7 +91,7 @@ def test_the_loss_raises_what_is_better_than_the_others(policy):
     optimizer.step()
     with torch.no_grad():
         gain = token_logprobs(learner, micro_batch).numpy() - micro_batch.logprobs
-    best = micro_batch.document_ids == int(np.flatnonzero(micro_batch.advantage > 0)[0])
+    best = micro_batch.document_ids == int(np.flatnonzero(micro_batch.sequence_advantages > 0)[0])
     assert gain[best & micro_batch.response_mask].sum() > 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from demo.modes import BATCH, MODES, TASK
 from demo.processes import connect
 from reroll import InvalidArgument, Rollout, Server, Status, WaitTimeout
-from reroll.prepare.remote import serve_preparer
+from reroll.prepare.service import serve_preparer
 
 
 @pytest.fixture

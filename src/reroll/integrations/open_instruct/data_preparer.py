@@ -1,4 +1,4 @@
-"""DataPreparer: in place of the data preparation actor, over `reroll.prepare.Preparer`."""
+"""DataPreparer: in place of the data preparation actor, over `reroll.prepare.BlockingPreparer`."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -11,8 +11,16 @@ import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.integrations.open_instruct.results import to_generation_result
-from reroll.prepare import GenerationResult, PackedBatch, PrepareConfig, Preparer, Prompts, StepData, pad
-from reroll.prepare.packed import to_tensors
+from reroll.prepare import (
+    BlockingPreparer,
+    GenerationResult,
+    PackedBatch,
+    PrepareConfig,
+    Prompts,
+    StepData,
+    pad,
+)
+from reroll.prepare.batches import to_tensors
 from reroll.prepare.sources import is_end
 
 
@@ -70,7 +78,7 @@ class DataPreparer:
 
         """
         self.config = config
-        self.preparer = Preparer(
+        self.preparer = BlockingPreparer(
             config, _converted(source, sentinel), buffer=buffer, prompts=prompts, sentinel=sentinel
         )
         self._save_to = save_to
@@ -82,7 +90,7 @@ class DataPreparer:
     def get_data(self, rank: int, step: int, timeout: float | None = None) -> dict[str, Any]:
         """Return what a rank trains in a step: its `batch`, the `metrics` of the step, and both as `data`.
 
-        Waits until it is prepared. Raises what `Preparer.get_data` raises, ImportError without torch.
+        Waits until it is prepared. Raises what `BlockingPreparer.get_data` raises, ImportError without torch.
         """
         self._start()
         data = self.preparer.get_data(rank, step, timeout)
@@ -104,7 +112,7 @@ class DataPreparer:
     def set_state(self, state: Mapping[str, Any], *, saved: str | PathLike[str] | None = None) -> None:
         """Go on after the step of a state, before the first `get_data`; `saved` is where its buffer was moved to.
 
-        Raises what `Preparer.restore` raises.
+        Raises what `BlockingPreparer.restore` raises.
         """
         self.preparer.restore(state, saved=saved)
         self._asked = [state["step"]] * self.config.num_ranks

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-import reroll.prepare.stored  # noqa: F401  (results are stored)
+import reroll.prepare.service  # noqa: F401  (results are stored)
 from reroll.codec import register
 from reroll.errors import InvalidArgument
 from reroll.prepare import GenerationResult

@@ -1,8 +1,8 @@
-"""Columns in one block of memory, memory that is used again, and values that are repeated into columns.
+"""Memory for the arrays of batches: all columns of a batch in one block, and blocks that are reused.
 
-A page of memory that comes from the system costs more than what is written to it. An allocator returns many blocks of some
-megabytes, and every larger one, to the system when they are freed; so the columns of a batch lie in one block, and whoever
-makes batches again and again keeps a `Memory`.
+A page that comes fresh from the system costs more than the data that is written to it, and an allocator returns large
+blocks to the system when they are freed. So the columns of a batch share one block, and a caller that makes batches again
+and again keeps an `ArrayPool`.
 """
 
 import weakref
@@ -16,13 +16,15 @@ Column = npt.NDArray[Any]
 
 _ALIGNMENT: Final = 64
 STRETCH: Final = 1 << 16
-"""Tokens that are repeated at a time: they stay in the processor's cache, and need no pages of their own."""
+"""Tokens that `repeat_into` writes at a time: they stay in the processor's cache and need no pages of their own."""
 
 
-class Memory:
-    """Blocks that are used again as soon as nobody holds an array, or a tensor, of the batch that lay in them.
+class ArrayPool:
+    """Reuses a block as soon as no array or tensor of the batch in it is referenced. Thread-safe.
 
-    At most `spare_blocks` wait for their next use. Any thread may ask for blocks and let batches go.
+    Args:
+        spare_blocks: How many unused blocks are kept for later batches.
+
     """
 
     def __init__(self, spare_blocks: int = 2) -> None:
@@ -31,22 +33,22 @@ class Memory:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes that wait for their next use."""
+        """Bytes of the unused blocks."""
         return sum(block.nbytes for block in list(self._spare))
 
     def block(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return memory of so many bytes; what is in it is left over from before."""
-        held = self._found(num_bytes)
+        """Return an array of `num_bytes` uninitialised bytes."""
+        held = self._find(num_bytes)
         if held is None:
-            # An eighth more, which costs nothing before it is touched, for the next batch, which is as large or so.
+            # An eighth more, free until it is touched, because the next batch may be slightly larger.
             held = np.empty(num_bytes + num_bytes // 8, np.uint8).data
-        # Every view has this array as its base, however it was cut, since the array does not own what it shows.
+        # This array does not own its memory, so every view of it, however it is cut, has it as its base.
         block = np.frombuffer(held, np.uint8)
         weakref.finalize(block, self._give_back, held).atexit = False
         return block[:num_bytes]
 
-    def _found(self, num_bytes: int) -> memoryview | None:
-        """Return a spare block that is large enough; those that are too small are let go."""
+    def _find(self, num_bytes: int) -> memoryview | None:
+        """Return a spare block that is large enough; discard smaller ones on the way."""
         while True:
             try:
                 held = self._spare.pop()
@@ -60,11 +62,11 @@ class Memory:
             self._spare.append(held)
 
 
-def block_of(dtypes: Mapping[str, npt.DTypeLike], size: int, memory: Memory | None = None) -> dict[str, Any]:
-    """Return columns of so many entries, one after another in one block; nothing is written to them."""
+def allocate(dtypes: Mapping[str, npt.DTypeLike], size: int, pool: ArrayPool | None = None) -> dict[str, Any]:
+    """Return uninitialised columns of `size` entries each, aligned, in one block."""
     widths = {name: np.dtype(dtype).itemsize * size for name, dtype in dtypes.items()}
     num_bytes = sum(-(-width // _ALIGNMENT) * _ALIGNMENT for width in widths.values())
-    block = np.empty(num_bytes, np.uint8) if memory is None else memory.block(num_bytes)
+    block = np.empty(num_bytes, np.uint8) if pool is None else pool.block(num_bytes)
     columns: dict[str, Any] = {}
     start = 0
     for name, width in widths.items():
@@ -74,7 +76,7 @@ def block_of(dtypes: Mapping[str, npt.DTypeLike], size: int, memory: Memory | No
 
 
 def repeat_into(out: Column, values: Column, counts: Column) -> None:
-    """Do what `np.repeat` does, into memory that is there."""
+    """Write `np.repeat(values, counts)` into `out`."""
     if not len(out):
         return
     step = max(1, STRETCH * len(counts) // len(out))
