@@ -61,6 +61,8 @@ def test_wrong_arguments_are_refused(args):
     [
         ({"advantage": "unknown"}, "grpo, centered, leave_one_out"),
         ({"short_after_s": 1.0}, "allow_short"),
+        ({"mini_batch_size": 5}, "mini_batch_size=5 is more than global_batch_size=4"),
+        ({"groups_per_micro_batch": 1, "rows_per_micro_batch": 2}, "exclude each other"),
         ({"replay_buffer": {"capacity": 3}}, "no step would ever be full"),
     ],
 )

@@ -140,3 +140,17 @@ def test_time_is_told():
         metrics = preparer.get_data(0, 1, TIMEOUT).metrics
     names = ("waiting_for_generation_s", "waiting_for_trainer_s", "preparing_s")
     assert all(metrics[f"time/{name}"] >= 0 for name in names)
+
+
+def test_several_updates_of_one_step():
+    options = config(4, num_ranks=2, mini_batch_size=2, num_iterations=2, groups_per_micro_batch=1)
+    with BlockingPreparer(options, filled(result(n) for n in range(1, 5))) as preparer:
+        parts = [preparer.get_data(rank, 1, TIMEOUT) for rank in (0, 1)]
+    assert parts[0].metrics["train/updates"] == 4
+    updates = [list(part.updates()) for part in parts]
+    assert [update.iteration for update in updates[0]] == [0, 0, 1, 1]
+    for left, right in zip(*updates, strict=True):
+        assert len(left.batch) == len(right.batch) == 1
+        assert left.batch.counts.groups == 2
+    assert prompts_of(updates[0][0], updates[1][0]) == prompts_of(updates[0][2], updates[1][2]) == [1, 3]
+    assert prompts_of(updates[0][1], updates[1][1]) == [2, 4]

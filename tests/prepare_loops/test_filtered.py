@@ -1,5 +1,7 @@
 """What is left out is counted, told to whoever has the prompts, and replaced or not, as configured."""
 
+import time
+
 import pytest
 
 from prepare_loops.results import TIMEOUT, config, filled, prompts_of, result
@@ -65,6 +67,42 @@ def test_or_is_empty_as_configured():
     assert [parts[0].metrics["gen/real_batch_size_ratio"] for parts in steps] == [0, 0.5, 1]
     assert [parts[0].metrics["train/groups"] for parts in steps] == [0, 1, 2]
     assert noted.wanted == 0  # a step is what passed: nothing is to be replaced
+
+
+def test_or_is_short_but_never_empty():
+    """All of the first two results were filtered: the step takes two more, and as many prompts are asked for."""
+    noted = Noted()
+    options = config(2, filter_zero_std=True, when_filtered="shorten", num_ranks=2)
+    with BlockingPreparer(options, prompts=noted) as preparer:
+        preparer.put([result(1, SAME), result(2, SAME)])
+        with pytest.raises(WaitTimeout, match="2 of 2 results are missing for step 1"):
+            preparer.get_data(0, 1, 0.2)
+        assert noted.wanted == 2
+        preparer.put([result(3), result(4, SAME), result(5), result(6)])
+        steps = [[preparer.get_data(rank, step, TIMEOUT) for rank in (0, 1)] for step in (1, 2)]
+    assert [prompts_of(*parts) for parts in steps] == [[3], [5, 6]]
+    assert [parts[0].metrics["gen/groups"] for parts in steps] == [4, 2]
+    assert [parts[0].metrics["gen/filtered/groups"] for parts in steps] == [3, 0]
+    assert noted.wanted == 2
+
+
+def test_a_short_step_skips_groups_that_expired():
+    options = {"when_filtered": "shorten", "max_staleness": 0, "async_steps": 0}
+    with BlockingPreparer(config(1, **options, replay_buffer={"capacity": 9})) as preparer:
+        preparer.put([result(1), result(2)])
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [1]
+        preparer.put(result(3, version=1))
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3]  # 2 is too stale
+
+
+def test_short_steps_at_the_end_of_a_source():
+    results = [result(1, SAME), result(2), result(3), result(4, SAME), result(5, SAME)]
+    options = {"filter_zero_std": True, "when_filtered": "shorten", "allow_short": True}
+    with BlockingPreparer(config(2, **options), iter(results)) as preparer:
+        assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [2]
+        assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3]
+        with pytest.raises(SourceEnded):
+            preparer.get_data(0, 3, TIMEOUT)
 
 
 def test_what_failed_counts_for_no_step_and_is_replaced():
@@ -134,7 +172,7 @@ def failed(number, reasons):
     )
 
 
-def test_failed_groups_are_counted_and_replaced_unless_salvaged():
+def test_failed_groups_are_counted_and_replaced_unless_their_failed_members_are_dropped():
     noted = Noted()
     with BlockingPreparer(config(1), prompts=noted) as preparer:
         assert preparer.put([failed(1, ["stop", "error"]), result(2)]) == 1
@@ -145,7 +183,11 @@ def test_failed_groups_are_counted_and_replaced_unless_salvaged():
         assert preparer.buffer.count("train", "failed") == 1
     with BlockingPreparer(config(1, on_failed="drop_member", group_size=3)) as preparer:
         assert preparer.put(failed(1, ["stop", "error", "stop"])) == 1
-        assert preparer.get_data(0, 1, TIMEOUT).batch.counts.sequences == 2
+        data = preparer.get_data(0, 1, TIMEOUT)
+        assert data.batch.counts.sequences == 2
+        assert data.metrics["gen/dropped_members"] == 1
+        with pytest.raises(WaitTimeout, match="1 of 1 results failed: finish_reason 'error'"):
+            preparer.get_data(0, 2, 0.05)
 
 
 def test_what_comes_twice_is_stored_once():
@@ -206,6 +248,8 @@ def test_a_group_that_became_too_stale_is_rolled_again():
         ((taken, _),) = preparer.buffer.get(1, "train", "expired")
         rolled = result(2, version=1, group_uid=taken.group_uid)
         assert preparer.put(rolled) == 1
+        while not preparer.buffer.ledger()["train"]["leased"].groups:
+            time.sleep(0.005)
         assert preparer.put(rolled) == 1  # which changes nothing
         assert preparer.get_data(0, 2, TIMEOUT).uids == [taken.group_uid]
         assert preparer.buffer.ledger()["train"]["put"].groups == 2

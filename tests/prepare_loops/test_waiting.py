@@ -357,6 +357,33 @@ def test_shutdown_of_what_never_started():
     BlockingPreparer(config(1)).shutdown()
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+def test_a_second_shutdown_returns_the_same(is_used):
+    source = filled(result(n) for n in range(1, 11))
+    preparer = BlockingPreparer(config(1, async_steps=0, replay_buffer={"capacity": 1}), source)
+    if is_used:
+        preparer.start().get_data(0, 1, TIMEOUT)
+        wait_until(lambda: source.qsize() == 8)
+    threads, found = in_threads(3, lambda _: preparer.shutdown())
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert [[one.prompt_id for one in left] for left in (*found, preparer.shutdown())] == [
+        ["2"] if is_used else []
+    ] * 4
+    with pytest.raises(Closed):
+        preparer.buffer.stats()
+
+
+async def test_a_second_shutdown_waits_for_the_first():
+    preparer = await Preparer(config(1), queue.Queue()).start()
+    first, second = await asyncio.gather(preparer.shutdown(), preparer.shutdown())
+    assert first == second == await preparer.shutdown() == []
+    with pytest.raises(Closed):
+        await preparer.put(result(1))
+    with pytest.raises(Closed):
+        await preparer.start()
+
+
 def test_a_source_that_ended_is_an_error_that_says_what_is_missing():
     with BlockingPreparer(config(4), iter([result(n) for n in range(1, 7)])) as preparer:
         preparer.get_data(0, 1, TIMEOUT)

@@ -184,7 +184,7 @@ class Intake:
         A result that continues a checked-out group is new, unless that group is in the buffer again.
         """
         was_stored = self._seen.get(self._put_id(result))
-        if was_stored is None or result.group_uid is None:
+        if was_stored is None or result.group_uid is None or self._steps.is_leased(result.group_uid):
             return was_stored
         return was_stored if await self._buffer.query({"uid": result.group_uid}) else None
 
@@ -309,6 +309,8 @@ class Intake:
         return priority_of(advantages_of(scores, self._config.advantage or "grpo"))
 
     async def _has_expired(self, uid: int) -> bool:
+        if self._steps.is_leased(uid):  # a query does not return leased groups
+            return False
         return not await self._buffer.query({"uid": uid, "status": {"$ne": Status.EXPIRED}})
 
     def _put_id(self, result: GenerationResult) -> Hashable:

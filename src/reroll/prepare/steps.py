@@ -183,6 +183,16 @@ class Steps:
                     await step.lease.nack()
                     step.lease = None
 
+    def is_leased(self, uid: int) -> bool:
+        """Return whether the group with this uid is leased for a step; O(groups of the open steps)."""
+        leases = [step.lease for step in self._steps.values() if step.lease is not None]
+        return any(
+            sample.info.uid == uid
+            for lease in leases
+            for samples in lease.samples.values()
+            for sample in samples
+        )
+
     def _due(self) -> int:
         """Return the last step that every rank has finished."""
         return max(self.trained, min(self._requested) - 1)
