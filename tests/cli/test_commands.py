@@ -30,6 +30,13 @@ def test_the_version():
     assert (found.returncode, found.stdout.strip()) == (0, reroll.__version__)
 
 
+def test_it_is_a_module():
+    found = subprocess.run(
+        [sys.executable, "-m", "reroll", "--version"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == reroll.__version__
+
+
 def test_help_names_the_commands_and_their_options():
     assert "export" in run("--help").stdout
     told = run("export", "--help").stdout

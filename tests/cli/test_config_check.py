@@ -32,9 +32,9 @@ def test_a_configuration_is_explained(check, tmp_path):
     )
     assert found.exit_code == 0, found.stderr
     other, code = found.stdout.split("Task 'code':")
-    assert "Holds 64 COMPLETED groups; when they are there, a put waits for room." in other
+    assert "Holds 64 COMPLETED groups; when it is full, a put waits." in other
     assert "the stalest group first" in other
-    assert "24 groups under way at most" in other
+    assert "at most 24 groups under way" in other
     assert "never-made before a call returns" in other
     assert "Holds 8 COMPLETED groups" in code
     assert "as long as 4 of a group stay" in code
@@ -54,8 +54,8 @@ def test_as_json(check):
 @pytest.mark.parametrize(
     ("text", "waste"),
     [
-        ("sampler: fifo", "nothing holds producers back"),
-        ("{capacity: 8, sampler: fifo, remover: fifo}", "evicted that were never trained"),
+        ("sampler: fifo", "nothing limits producers"),
+        ("{capacity: 8, sampler: fifo, remover: fifo}", "evicted before they are trained"),
         ("{capacity: 8, sampler: prioritized, remover: fifo, max_times_sampled: 2}", "priority_signal"),
         ("{sampler: fifo, remover: fifo}", "never evicts anything"),
         ("{capacity: 8, max_times_sampled: null}", "nothing ever leaves"),
@@ -105,6 +105,23 @@ def test_a_preparation_is_explained(check):
     assert found.exit_code == 0, found.stderr
     assert "A step is 16 groups for 2 ranks" in found.stdout
     assert "Holds 48 COMPLETED groups" in found.stdout
+    assert "Task 'train' of its buffer:" in found.stdout
+    assert "other task" not in found.stdout
+    assert "Waste" not in found.stdout
+
+
+def test_a_preparation_tells_of_groups_filters_and_advantages(check):
+    text = (
+        "{global_batch_size: 16, pack_length: 4096, group_size: 8, min_group_size: 4, filter_zero_std: true}"
+    )
+    found = check(text)
+    assert found.stdout.splitlines()[0].endswith("buffer.yaml: a preparation")
+    assert "A result has 8 responses, or at least 4." in found.stdout
+    assert "Groups whose rewards do not differ are filtered." in found.stdout
+    assert "A step waits until 16 groups have passed." in found.stdout
+    assert "Advantages: standard." in found.stdout
+    told = json.loads(check(text, "--json").stdout)
+    assert (told["kind"], len(told["preparation"])) == ("preparation", 5)
 
 
 @pytest.mark.parametrize(

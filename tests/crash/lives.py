@@ -17,7 +17,7 @@ from crash.model import Worlds
 from crash.numbered import LIMITS, RETRYABLE, config, task_of
 from crash.worker import picture_of
 from reroll import CorruptData
-from reroll.observe.verifying import verify
+from reroll.observe.verify import verify
 from reroll.store import FILE_NAME
 
 TESTS = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ import pytest
 from crash.lives import end, order, start
 from crash.numbered import config, describe, group, task_of
 from reroll import CorruptData, RerollError, SavedNotFound, open_readonly
-from reroll.observe.verifying import verify
+from reroll.observe.verify import verify
 from reroll.store import FILE_NAME
 
 PUTS = 50

@@ -46,7 +46,7 @@ def apply(page, where):
 
 
 def draw_all(page):
-    """Bring every chart into view once: what nobody sees is not drawn."""
+    """Bring every chart into view once: charts out of view are not drawn again."""
     for chart in CHARTS:
         page.locator(f"#{chart}").scroll_into_view_if_needed()
         page.wait_for_selector(f"#{chart} .main-svg")
@@ -67,6 +67,30 @@ def test_everything_is_drawn_without_a_problem_and_without_the_internet(browser,
         assert (int(shade) < 80) == (scheme == "dark")
         assert seen.problems == []
         assert {request.startswith(hosted.address) for request in seen.requests} == {True}
+
+
+def test_charts_below_the_fold_are_drawn(browser, hosted):
+    with visit(browser, hosted.address, height=300) as seen:
+        for chart in CHARTS:
+            seen.page.wait_for_selector(f"#{chart} .main-svg", state="attached")
+        assert seen.page.evaluate("scrollY") == 0
+        assert float(value_of(seen.page, "reward, trained")) > 0
+        assert seen.problems == []
+
+
+def test_failed_groups_do_not_hide_the_others(browser):
+    with hosting(ReplayBufferConfig(sampler="fifo")) as hosted, visit(browser, hosted.address) as seen:
+        hosted.put([group(n, 2, tokens=8, versions=0) for n in range(3)])
+        hosted.put([group(f"f{n}", 2, status=FAILED) for n in range(30)])
+        until(seen.page, "document.querySelector('#occupancy').data?.length === 2")
+        ready, failed = seen.page.evaluate(
+            "document.querySelector('#occupancy').data.map(one => [one.name, one.stackgroup ?? null, one.yaxis ?? 'y', one.y.at(-1)])"
+        )
+        assert ready == ["completed", "all", "y", 3]
+        assert failed == ["failed (right)", None, "y2", 30]
+        assert "untrained tokens" in seen.page.locator("#tiles").inner_text()
+        assert "lost" not in seen.page.locator("#tiles").inner_text()
+        assert seen.problems == []
 
 
 def test_charts_receive_what_happens(browser):

@@ -263,7 +263,7 @@ def test_idle_connections_do_not_keep_others_out(guarded):
 
 
 def test_a_silent_connection_is_closed(monkeypatch):
-    monkeypatch.setattr("reroll.dashboard.connections._IDLE_S", 0.2)
+    monkeypatch.setattr("reroll.dashboard.service._IDLE_S", 0.2)
     with hosting() as hosted, opened(hosted, 2) as (silent, slow):
         slow.send(b"GET / HTTP/1.1\r\n")
         assert silent.recv(1) == b""
@@ -271,7 +271,7 @@ def test_a_silent_connection_is_closed(monkeypatch):
 
 
 def test_viewers_are_limited(monkeypatch):
-    monkeypatch.setattr("reroll.dashboard.app._MOST_VIEWERS", 1)
+    monkeypatch.setattr("reroll.dashboard.app._MAX_VIEWERS", 1)
     with hosting() as hosted, hosted.watching() as event:
         assert event()[0] == "history"
         assert hosted.ask("/events").status == 503
@@ -329,7 +329,7 @@ async def test_a_port_that_is_taken_is_told():
         view = await open_view(buffer)
         async with Dashboard(view) as first:
             port = int(first.address.rstrip("/").rpartition(":")[2])
-            with pytest.raises(InvalidConfig, match=f"{port} cannot be listened at"):
+            with pytest.raises(InvalidConfig, match=f"cannot listen on 127.0.0.1:{port}"):
                 await Dashboard(view, port=port).start()
 
 

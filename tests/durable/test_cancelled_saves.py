@@ -9,7 +9,7 @@ import pytest
 
 from durable.stores import fifo, picture
 from replay.buffers import TASK, fill, group
-from reroll.observe.files import FileSource
+from reroll.observe.view import FileSource
 
 SCRIPT = Path(__file__).with_name("save_cancelled.py")
 TIMES = [pytest.param(25, id="some"), pytest.param(1500, id="many", marks=pytest.mark.slow)]

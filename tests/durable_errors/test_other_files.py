@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from reroll import ReplayBufferConfig, RerollError, Rollout, StoreFailed, open_readonly
-from reroll.observe.verifying import verify
+from reroll.observe.verify import verify
 from reroll.store import FILE_NAME
 
 NAMES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", f"{FILE_NAME}-commits", "replay_buffer.lock")

@@ -9,8 +9,7 @@ import pytest
 from observe.groups import CONFIG, HOSTILE, fill, group
 from reroll import InvalidArgument, QueryError, SavedNotFound, Server, UnknownUid, Unreachable
 from reroll.observe import View, open_view
-from reroll.observe.group import plain_rollout
-from reroll.observe.plain import plain
+from reroll.observe.plain import plain, plain_rollout
 
 
 @pytest.fixture(params=["process", "server", "file"])

@@ -1,4 +1,16 @@
-"""The command line: `reroll`. Each command imports what it needs when it runs, so that help is quick."""
+"""The command line: `reroll`, or `python -m reroll`.
+
+commands   the list of commands
+options    arguments that commands share, and how they report errors
+inspect    `reroll inspect`
+show       `reroll show`
+files      `reroll export` and `reroll verify`
+server     `reroll serve`, `ping` and `keygen`
+dashboard  `reroll dashboard`
+config     `reroll config check`
+
+A command imports what it needs when it runs, so that help is fast.
+"""
 
 import sys
 
@@ -11,4 +23,4 @@ def main() -> None:
         sys.exit("reroll: the command line needs typer and rich: pip install 'reroll[cli]'")
     from reroll.cli.commands import app  # noqa: PLC0415
 
-    app()
+    app(prog_name="reroll")

@@ -1,18 +1,22 @@
-"""The commands. What goes wrong by the user's hand is one line and exit code 2, never a traceback."""
+"""The list of commands. An error of the user is one line and exit code 2, never a traceback."""
 
 from typing import Annotated
 
 import typer
 
 from reroll import __version__
-from reroll.cli import files, inspecting, serving, showing, watching
-from reroll.cli.config_check import config_app
+from reroll.cli.config import config_app
+from reroll.cli.dashboard import dashboard
+from reroll.cli.files import export, verify
+from reroll.cli.inspect import inspect
+from reroll.cli.server import keygen, ping, serve
+from reroll.cli.show import show
 
 app = typer.Typer(name="reroll", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -20,15 +24,12 @@ def _show_version(is_asked: bool) -> None:
 @app.callback()
 def reroll(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """A replay buffer for reinforcement learning of language models."""
 
 
-for _command in (
-    *(inspecting.inspect, showing.show, watching.dashboard, files.export, files.verify),
-    *(serving.serve, serving.ping, serving.keygen),
-):
+for _command in (inspect, show, dashboard, export, verify, serve, ping, keygen):
     app.command()(_command)
 app.add_typer(config_app, name="config")

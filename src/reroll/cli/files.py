@@ -1,12 +1,11 @@
-"""Commands over what is kept: export and verify."""
+"""`reroll export` and `reroll verify`."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from reroll.cli.ending import fail
-from reroll.cli.target import (
+from reroll.cli.options import (
     AsJson,
     Key,
     Modules,
@@ -14,20 +13,22 @@ from reroll.cli.target import (
     Target,
     Timeout,
     Where,
-    looking,
+    fail,
     one_line_errors,
     print_json,
+    progress_bar,
     query_of,
+    with_view,
 )
 
 
 def export(
     target: Target,
-    out: Annotated[Path, typer.Argument(help="The file: .parquet or .jsonl.")],
+    out: Annotated[Path, typer.Argument(help="The file: .parquet, .jsonl or .csv.")],
     *,
     where: Where = None,
     rows_only: Annotated[
-        bool, typer.Option("--rows-only", help="One row a group, without rollouts and tokens.")
+        bool, typer.Option("--rows-only", help="One row per group, without rollouts and tokens.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
@@ -36,24 +37,25 @@ def export(
     server_key: ServerKey = None,
     timeout: Timeout = 60.0,
 ) -> None:
-    """Write groups to a file for other tools: one row a rollout, with its tokens and the columns of its group.
+    """Write groups to a file for other tools: one row per rollout, with its tokens and the columns of its group.
 
     Example: reroll export ./buffer rollouts.parquet
 
+    Example: reroll export ./buffer rewards.csv --rows-only
+
     Example: reroll export ./buffer solved.jsonl --where '{"reward_mean": {"$gte": 0.5}}' --rows-only
     """
-    from reroll.cli.progress import progress_bar  # noqa: PLC0415  (rich takes a while to load)
-    from reroll.observe.exporting import export as write  # noqa: PLC0415
+    from reroll.observe.export import export as write  # noqa: PLC0415  (slow to import)
 
     query = query_of(where)
 
-    async def look(view: Any) -> int:
+    async def read(view: Any) -> int:
         with progress_bar("exporting groups") as progress:
             return await write(
                 view, out, where=query, payloads=not rows_only, overwrite=force, progress=progress
             )
 
-    groups = looking(target, look, key=key, server_key=server_key, timeout=timeout, modules=modules)
+    groups = with_view(target, read, key=key, server_key=server_key, timeout=timeout, modules=modules)
     if as_json:
         print_json({"path": str(out), "groups": groups})
     else:
@@ -72,20 +74,19 @@ def verify(
 
     Example: reroll verify ./checkpoints/step-100 --json
     """
-    from reroll.cli.progress import progress_bar  # noqa: PLC0415  (rich takes a while to load)
-    from reroll.observe.plain import plain  # noqa: PLC0415
-    from reroll.observe.verifying import verify as read  # noqa: PLC0415
+    from reroll.observe.plain import plain  # noqa: PLC0415  (slow to import)
+    from reroll.observe.verify import verify as check  # noqa: PLC0415
 
     if path.startswith(("tcp://", "ipc://", "ray:")):
-        fail(f"{path}: files are verified, not running buffers; name the directory of its store")
+        fail(f"cannot verify a running buffer: {path}; name the directory of its store")
     with one_line_errors(), progress_bar("verifying groups") as progress:
-        verdict = read(path, progress)
+        verdict = check(path, progress)
     if as_json:
         print_json({"is_whole": verdict.is_whole, **plain(verdict)})
     else:
         for problem in verdict.problems:
             typer.echo(problem)
-        told = f"{verdict.groups} groups, {verdict.payload_bytes} bytes, {verdict.facts} facts"
-        typer.echo(f"{verdict.path}: {told}: {'whole' if verdict.is_whole else 'damaged'}")
+        size = f"{verdict.groups} groups, {verdict.payload_bytes} bytes, {verdict.facts} facts"
+        typer.echo(f"{verdict.path}: {size}: {'whole' if verdict.is_whole else 'damaged'}")
     if not verdict.is_whole:
         raise typer.Exit(1)

@@ -1,14 +1,12 @@
-"""The dashboard: one page of what a buffer holds and does, live, in a browser. It only reads.
+"""The dashboard: a live, read-only page of one buffer, in a browser.
 
-running   `Dashboard`: the page at a port, inside a running program
-app       the routes, and what a browser may do with what it gets
-access    who may look: this host, or whoever has the token
-connections   idle ones are closed
-frames    what viewers are sent, written once for all of them
-page/     the page: styles and scripts, with charts by plotly, nothing from the internet
+service   `Dashboard`: the page at a port, inside a running program
+app       its routes and its event stream
+auth      access: from this host, or with the token
+page/     styles and scripts, with charts by plotly; the page loads nothing from the internet
 """
 
-from reroll.dashboard.access import read_token
-from reroll.dashboard.running import Dashboard
+from reroll.dashboard.auth import read_token
+from reroll.dashboard.service import Dashboard
 
 __all__ = ["Dashboard", "read_token"]

@@ -1,10 +1,12 @@
-// How charts look, and when they are drawn: while somebody can see them, one at a time, so that the page answers in between.
+// The look of charts, and when they are drawn: each once, then again while it is in view; one at a time, so that the page stays
+// responsive.
 
 const COLOURS = ["accent", "second", "third", "completed", "expired", "init", "filtered", "aborted"];
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
 
 const wanted = new Map(); // what each chart is to show
 const visible = new Set();
+const drawn = new Set(); // charts that show something, as the theme is now
 const due = new Set();
 const known = new Map(); // resolved colours
 
@@ -46,22 +48,24 @@ const watcher = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "200px" });
 
-document.addEventListener("visibilitychange", () => visible.forEach(redraw));
+const redrawAll = () => [...wanted.keys()].forEach(redraw);
+document.addEventListener("visibilitychange", redrawAll);
 document.addEventListener("theme", () => {
   known.clear();
-  visible.forEach(redraw);
+  drawn.clear();
+  redrawAll();
 });
 
-/** Have a chart drawn soon; one that is asked for again meanwhile is drawn once, as it is then. */
+/** Draw a chart soon, unless it was drawn and is out of view; several requests make one drawing. */
 function redraw(id) {
-  if (!visible.has(id) || document.hidden) return;
+  if (document.hidden || (drawn.has(id) && !visible.has(id))) return;
   if (!due.size) setTimeout(drawNext);
   due.add(id);
 }
 
 function drawNext() {
   const [id] = due;
-  if (visible.has(id)) draw(id);
+  draw(id);
   due.delete(id);
   if (due.size) setTimeout(drawNext);
 }
@@ -75,11 +79,12 @@ function draw(id) {
     holder.dataset.empty = empty;
     return;
   }
+  drawn.add(id);
   delete holder.dataset.empty;
   Plotly.react(holder, traces, styled(layout), CONFIG);
 }
 
-function styled({ xaxis = {}, yaxis = {}, ...layout }) {
+function styled({ xaxis = {}, yaxis = {}, yaxis2, ...layout }) {
   const axis = {
     gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, tickfont: { size: 11, color: colour("muted") },
     title: { font: { size: 11, color: colour("muted") }, standoff: 8 }, fixedrange: true, automargin: true,
@@ -92,5 +97,6 @@ function styled({ xaxis = {}, yaxis = {}, ...layout }) {
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11, color: colour("muted") }, traceorder: "normal", itemclick: false, itemdoubleclick: false },
     showlegend: true, bargap: 0.25, bargroupgap: 0.08, ...layout,
     xaxis: merged({ showgrid: false, ...xaxis }), yaxis: merged({ rangemode: "tozero", nticks: 5, ...yaxis }),
+    ...(yaxis2 ? { yaxis2: merged(yaxis2) } : {}),
   };
 }

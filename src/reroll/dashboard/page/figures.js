@@ -1,10 +1,12 @@
-// What each chart shows, from the points of the past and the newest frame.
+// The figure of each chart, from the history and the newest frame.
 
 import { bytes, count, decimal } from "./dom.js";
 import { colour, label, nth } from "./charts.js";
 
-const STATUSES = ["completed", "aborted", "expired", "init", "archived", "filtered", "failed"];
-const RATE_OVER_S = 10; // a rate is that of the last so many seconds: calm, and still of now
+const STACKED = ["completed", "aborted", "expired", "init", "archived"];
+const SET_ASIDE = { filtered: "dot", failed: "dash" }; // kept to be looked at: lines on an axis of their own, so that they hide nothing
+const PATTERNS = { aborted: ".", expired: "/", archived: "-" }; // statuses differ by more than colour
+const RATE_OVER_S = 10; // seconds that a rate averages over
 
 const times = (points) => points.map((point) => new Date(point.at * 1000));
 const sum = (values) => values.reduce((total, value) => total + value, 0);
@@ -15,19 +17,29 @@ const of = (point, task) => (task ? (point.tasks[task] ? [point.tasks[task]] : [
 
 const CLOCK = { type: "date", tickformat: "%H:%M:%S", nticks: 6 };
 
+const inStatus = (task, status) => (point) => sum(of(point, task).map((part) => part.statuses[status] ?? 0));
+
 export function occupancy(points, task, by) {
   const series = by === "task" && !task
-    ? tasksOf(points).map((name, index) => [name, nth(index, 0.75), (point) => sum(Object.values(point.tasks[name]?.statuses ?? {}))])
-    : STATUSES.map((status) => [status, colour(status, 0.75), (point) => sum(of(point, task).map((part) => part.statuses[status] ?? 0))]);
+    ? tasksOf(points).map((name, index) => [name, nth(index, 0.75), (point) => sum(STACKED.map((status) => point.tasks[name]?.statuses[status] ?? 0))])
+    : STACKED.map((status) => [status, colour(status, 0.75), inStatus(task, status)]);
   const x = times(points);
   const traces = series.map(([name, fillcolor, value]) => ({
     type: "scatter", mode: "lines", x, y: points.map(value), name: label(name), stackgroup: "all", fillcolor, line: { width: 0 },
-    hovertemplate: "%{y:,d}",
+    hovertemplate: "%{y:,d}", ...(by === "task" ? {} : { fillpattern: { shape: PATTERNS[name] ?? "", fillmode: "overlay", size: 6, solidity: 0.25 } }),
   }));
-  return { traces: traces.filter((trace) => trace.y.some(Boolean)), hovermode: "x unified", xaxis: CLOCK };
+  const aside = Object.entries(SET_ASIDE).map(([status, dash]) => ({
+    type: "scatter", mode: "lines", x, y: points.map(inStatus(task, status)), name: `${status} (right)`, yaxis: "y2",
+    line: { width: 2, color: colour(status), dash }, hovertemplate: "%{y:,d}",
+  }));
+  const some = (trace) => trace.y.some(Boolean);
+  return {
+    traces: [...traces, ...(by === "task" && !task ? [] : aside)].filter(some), hovermode: "x unified", xaxis: CLOCK,
+    yaxis2: { overlaying: "y", side: "right", showgrid: false, rangemode: "tozero", nticks: 4, tickformat: "~s" },
+  };
 }
 
-/** The change of a counter a second, at each point. */
+/** The change of a counter per second, at each point. */
 export function rate(points, counter) {
   let first = 0;
   return points.map((point, index) => {
@@ -44,7 +56,7 @@ export const counter = (task, name) => (point) => sum(of(point, task).map((part)
 export function rates(points, task) {
   const x = times(points);
   const traces = Object.entries(RATES).map(([name, key], index) => ({
-    type: "scatter", mode: "lines", x, y: rate(points, counter(task, key)), name, hovertemplate: "%{y:,.3~g} a second",
+    type: "scatter", mode: "lines", x, y: rate(points, counter(task, key)), name, hovertemplate: "%{y:,.3~g} per second",
     line: { width: 2, color: nth(index), dash: name === "consumed" ? "dot" : "solid" },
   }));
   return { traces: points.length > 1 ? traces : [], hovermode: "x unified", xaxis: CLOCK };
@@ -52,7 +64,7 @@ export function rates(points, task) {
 
 export function memory(points, maxBytes) {
   const x = times(points);
-  const series = { "groups here": "num_bytes", "in memory": "memory_bytes", "on disk": "disk_bytes" };
+  const series = { "groups": "num_bytes", "in memory": "memory_bytes", "on disk": "disk_bytes" };
   const traces = Object.entries(series).map(([name, key], index) => {
     const y = points.map((point) => point[key]);
     return { type: "scatter", mode: "lines", x, y, name, text: y.map(bytes), hovertemplate: "%{text}", line: { width: 2, color: nth(index), dash: index === 1 ? "dot" : "solid" } };

@@ -44,7 +44,7 @@ export function drawFlow(holder, books, task, unit) {
   const columns = [
     [{ name: "put", tone: "muted", amount: put }],
     buckets,
-    [{ name: "trained", tone: "completed", amount: trained }, { name: "not trained", tone: "expired", amount: put - trained }].filter(({ amount }) => amount > 0),
+    [{ name: "trained", tone: "completed", amount: trained }, { name: "not trained", tone: "second", amount: put - trained }].filter(({ amount }) => amount > 0),
   ];
   const scale = Math.min(...columns.map((column) => scaleOf(column, height - 2 * MARGIN - GAP * (column.length - 1), line)));
   const left = isNarrow ? [0, width * 0.36, width - 95] : [0, width * 0.42, width - 150];
@@ -58,7 +58,7 @@ export function drawFlow(holder, books, task, unit) {
     }
   }
   holder.style.height = `${height}px`;
-  holder.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "Where everything went" },
+  holder.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "Ledger" },
     ...ribbons, ...columns.flat().flatMap((node) => mark(node, unit, put, isNarrow))));
 }
 

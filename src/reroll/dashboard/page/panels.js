@@ -1,8 +1,9 @@
-// What is told in words and numbers beside the charts: warnings, tiles, limits, who waits, leases.
+// The panels of words and numbers: warnings, tiles, limits, waiting calls, leases.
 
 import { byId, bytes, count, decimal, make, rows, seconds, share } from "./dom.js";
 import { counter, rate } from "./figures.js";
 
+const reward = ({ score, scored }) => (scored ? score / scored : null);
 const last = (values) => values.at(-1) ?? null;
 const nothing = (text) => make("p", { class: "none" }, text);
 
@@ -16,24 +17,24 @@ export function warnings(stats) {
 export function tiles(stats, part, points, task) {
   const perSecond = (name) => (points.length > 1 ? last(rate(points, counter(task, name))) : null);
   const groups = Object.values(part.statuses).reduce((total, value) => total + value, 0);
-  const lost = Object.values(part.lost_tokens).reduce((total, value) => total + value, 0);
+  const untrained = Object.values(part.lost_tokens).reduce((total, value) => total + value, 0);
   const puts = Object.values(part.puts).reduce((total, value) => total + value, 0);
   const told = [
     ["groups", count(groups), `${count(part.statuses.completed)} ready`],
-    ["tokens", count(part.num_tokens), groups ? `${count(Math.round(part.num_tokens / groups))} a group` : ""],
+    ["tokens", count(part.num_tokens), groups ? `${count(Math.round(part.num_tokens / groups))} per group` : ""],
     ["training step", count(part.step), part.leased ? `${count(part.leased)} groups leased` : ""],
-    ["put a second", decimal(perSecond("puts")), `${count(puts)} in all`],
-    ["used a second", decimal(perSecond("used")), `${count(part.trained.groups)} in all`],
-    ["reward, trained", decimal(part.trained.reward_mean), part.produced.reward_mean === null ? "" : `${decimal(part.produced.reward_mean)} produced`],
-    ["tokens lost", share(lost, part.put[1]), "never trained"],
-    ["size", bytes(part.num_bytes), stats.max_bytes ? `of ${bytes(stats.max_bytes)}` : `${bytes(stats.memory_bytes)} in memory`],
+    ["put per second", decimal(perSecond("puts")), `${count(puts)} in total`],
+    ["used per second", decimal(perSecond("used")), `${count(part.trained.groups)} in total`],
+    ["reward, trained", decimal(reward(part.trained)), part.produced.scored ? `${decimal(reward(part.produced))} produced` : ""],
+    ["untrained tokens", share(untrained, part.put[1]), "of those put, left unused"],
+    ["size", bytes(part.num_bytes), task ? `of ${bytes(stats.num_bytes)} in all tasks` : stats.max_bytes ? `limit ${bytes(stats.max_bytes)}` : "no limit"],
   ];
   byId("tiles").replaceChildren(...told.map(([name, value, about]) => make("div", { class: "tile" },
     make("div", { class: "name" }, name), make("div", { class: "value" }, value), make("div", { class: "about" }, about))));
 }
 
 export function room(stats) {
-  const told = [`${bytes(stats.num_bytes)} of groups${stats.max_bytes ? `, of ${bytes(stats.max_bytes)} that fit` : ""}`];
+  const told = [`${bytes(stats.num_bytes)} of groups${stats.max_bytes ? `, limit ${bytes(stats.max_bytes)}` : ""}, ${bytes(stats.memory_bytes)} of them in memory`];
   told.push(stats.disk ? `${bytes(stats.disk.file_bytes)} in the store, ${bytes(stats.disk.log_bytes)} in its log` : "nothing on disk");
   byId("room").textContent = `${told.join("; ")}.`;
 }
@@ -47,11 +48,11 @@ function limit(name, { limiter, capacity, occupied, inserts_left: puts, samples_
   const fill = make("i", { class: puts === null ? "free" : puts === 0 ? "full" : null });
   fill.style.width = `${most ? (100 * occupied) / most : puts === 0 ? 100 : 0}%`;
   const before = puts === null ? "puts do not wait" : puts === 0 ? "full: puts wait" : `${count(puts)} more before puts wait`;
-  const begin = starts === null ? "" : starts === 0 ? "; producers may not start" : `; ${count(starts)} may start`;
+  const begin = starts === null ? "" : starts === 0 ? "; producers cannot start" : `; ${count(starts)} can start`;
   return make("div", { class: "limit" },
     make("div", { class: "head" }, make("b", {}, name), make("span", { class: "muted" }, `${count(occupied)}${capacity ? ` of ${count(capacity)}` : ""}`)),
     make("div", { class: "track" }, fill),
-    make("div", { class: "foot" }, make("span", {}, before + begin), make("span", {}, samples ? `${count(samples)} may be handed out` : "nothing may be handed out")),
+    make("div", { class: "foot" }, make("span", {}, before + begin), make("span", {}, samples ? `${count(samples)} can be delivered` : "nothing to deliver")),
     make("div", { class: "foot mono" }, limiter));
 }
 
@@ -66,7 +67,7 @@ export function waiting(parts) {
   }
   byId("waiting").replaceChildren(told.length
     ? make("div", { class: "wide" }, rows(["task", "call", "now #", "for #", "waited #", "mean #", "longest #"], told))
-    : nothing("Nobody waits, and nobody has waited."));
+    : nothing("No call waits, and none has waited."));
 }
 
 export function leases({ open_leases: open, leases: total, reservations, out }, task) {

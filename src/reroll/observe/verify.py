@@ -1,4 +1,4 @@
-"""verify: whether a saved buffer or a durable store is whole: every checksum, and a ledger that closes."""
+"""`verify`: check every checksum of a saved buffer or a durable store, and that its ledger closes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ from reroll.errors import CorruptData, RerollError, UnsupportedFormat
 from reroll.store import COLUMNS, ROW, Saved, open_saved
 
 _SHOWN: Final = 20
-"""Of one kind of damage, so many are told one by one."""
+"""Uids that a problem lists."""
 _TASK, _PLACE, _TOKENS = (COLUMNS.index(name) for name in ("task", "place", "num_tokens"))
 
 Progress = Callable[[int, int], None]
-"""Is told how many groups were read, and of how many."""
+"""Receives the number of read groups and the total."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was read, and what is wrong with it."""
+    """What was read, and its problems."""
 
     path: str
     groups: int = 0
@@ -33,15 +33,24 @@ class Verdict:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
 
 def verify(path: str | PathLike[str], progress: Progress = lambda _done, _total: None) -> Verdict:
-    """Read all of a file as it is now, also while somebody writes it, and return what is wrong with it.
+    """Read a whole file, also one in use, and return its problems.
 
-    Reads each group once and decodes none, so classes need not be registered. Raises SavedNotFound, UnsupportedFormat,
-    StoreFailed: then nothing was found out.
+    Reads each group once and decodes none, so classes need not be registered.
+
+    Args:
+        path: the directory of a saved or durable buffer.
+        progress: receives the number of read groups and the total.
+
+    Raises:
+        SavedNotFound: the path has no saved buffer.
+        UnsupportedFormat: another version of reroll wrote the file.
+        StoreFailed: the file cannot be read.
+
     """
     try:
         saved = open_saved(path)
@@ -61,7 +70,7 @@ def _rows(saved: Saved, verdict: Verdict, _progress: Progress) -> Iterator[str]:
     damaged: list[int] = []
     for _ in saved.records(ROW, damaged.append):
         verdict.groups += 1
-    yield from _told("the rows of groups", damaged)
+    yield from _problem("the rows of groups", damaged)
 
 
 def _facts(saved: Saved, verdict: Verdict, _progress: Progress) -> Iterator[str]:
@@ -78,22 +87,22 @@ def _facts(saved: Saved, verdict: Verdict, _progress: Progress) -> Iterator[str]
 def _payloads(saved: Saved, verdict: Verdict, progress: Progress) -> Iterator[str]:
     total = saved.commit().totals.get(ROW, 0)
     damaged: list[int] = []
-    unread: list[int] = []
+    unsupported = 0
     for done, (uid, blob) in enumerate(saved.all_payloads(damaged.append), 1):
         try:
             split(blob)
         except UnsupportedFormat:
-            unread.append(uid)
+            unsupported += 1
         except CorruptData:
             damaged.append(uid)
         verdict.payload_bytes += len(blob)
         progress(done, total)
-    yield from _told("the rollouts of groups", damaged)
-    if unread:
-        yield f"the rollouts of {len(unread)} groups are of a newer format: read them with a newer reroll"
+    yield from _problem("the rollouts of groups", damaged)
+    if unsupported:
+        yield f"the rollouts of {unsupported} groups are of a newer format; read them with a newer reroll"
     here = set(saved.payload_uids())
     missing = [uid for uid, _ in saved.records(ROW, lambda _uid: None) if uid not in here]
-    yield from _told("the rollouts of groups", missing, "missing")
+    yield from _problem("the rollouts of groups", missing, "missing")
 
 
 def _ledger(saved: Saved, _verdict: Verdict, _progress: Progress) -> Iterator[str]:
@@ -103,27 +112,27 @@ def _ledger(saved: Saved, _verdict: Verdict, _progress: Progress) -> Iterator[st
         yield str(error)
         return
     except RerollError as error:
-        yield f"its books cannot be read: {error}"
+        yield f"the ledger cannot be read: {error}"
         return
     counted: dict[tuple[str, str], Amount] = {}
     for row in read_rows(saved):
         key = row[_TASK], row[_PLACE]
         counted[key] = counted.get(key, Amount()).plus(Amount(1, row[_TOKENS]))
-    for task, books in ledger.items():
-        if not closes(books):
-            told = ", ".join(f"{bucket} {amount.groups}" for bucket, amount in books.items())
-            yield f"the books of task {task!r} do not close: {PUT} is not the sum of the others ({told})"
+    for task, amounts in ledger.items():
+        if not closes(amounts):
+            buckets = ", ".join(f"{bucket} {amount.groups}" for bucket, amount in amounts.items())
+            yield f"the ledger of task {task!r} does not close: {PUT} is not the sum of the other buckets ({buckets})"
         for place in PLACES:
-            found, expected = counted.get((task, place), Amount()), books[place]
+            found, expected = counted.get((task, place), Amount()), amounts[place]
             if found[:2] != expected[:2]:
                 yield (
-                    f"the books of task {task!r} say {expected.groups} groups and {expected.tokens} tokens are {place}, and "
-                    f"there are {found.groups} and {found.tokens}"
+                    f"the ledger of task {task!r} counts {expected.groups} groups and {expected.tokens} tokens as {place}, but "
+                    f"the file has {found.groups} and {found.tokens}"
                 )
 
 
-def _told(what: str, uids: list[int], how: str = "damaged") -> Iterator[str]:
+def _problem(subject: str, uids: list[int], state: str = "damaged") -> Iterator[str]:
     if uids:
         shown = ", ".join(map(str, sorted(uids)[:_SHOWN]))
         more = f" and {len(uids) - _SHOWN} more" if len(uids) > _SHOWN else ""
-        yield f"{what} {shown}{more} are {how}; restore the file from a copy, or resume with on_corrupt='skip'"
+        yield f"{subject} {shown}{more} are {state}; restore the file from a backup, or resume with on_corrupt='skip'"

@@ -1,7 +1,7 @@
-"""Poll: one question at an interval, shared by all who look, with a short history in memory.
+"""`Poll`: one request per interval, shared by all viewers, with a short history in memory.
 
-Nobody asks while nobody looks. However large the buffer is, asking takes a hundredth of the time at most, unless that
-would be more than ten seconds between two questions.
+Without viewers nothing is requested. Requests take at most a hundredth of the time, however large the buffer is, unless
+that would put more than ten seconds between two of them.
 """
 
 import asyncio
@@ -16,76 +16,78 @@ from reroll.errors import RerollError
 from reroll.observe.view import View
 from reroll.telemetry.stats import Stats
 
-_SHARE: Final = 100
-"""After an answer that took long, so many times as long passes before the next question,"""
-_LONGEST_S: Final = 10.0
-"""but not more: where everything is slow, somebody still wants to see it."""
+_PAUSE_FACTOR: Final = 100
+"""After a slow answer the poll pauses for this many times as long,"""
+_LONGEST_PAUSE_S: Final = 10.0
+"""but at most for this long."""
+
+Ledger = dict[str, dict[str, Amount]]
 
 
 class Rates(NamedTuple):
-    """Groups a second, since the moment before."""
+    """Groups per second since the previous moment."""
 
     put_per_s: float
     trained_per_s: float
-    """Handed to a trainer; each use counts."""
+    """Groups delivered to a trainer; each use counts."""
     consumed_per_s: float
-    """That left by their last use."""
+    """Groups that left by their last use."""
 
 
 class Moment(NamedTuple):
-    """What was seen at one time."""
+    """The answer to one request."""
 
     at: float
-    """Seconds since 1970, which never go back: those of the wall clock when the poll began, and the time since."""
+    """Seconds since 1970 that never go back: the wall clock when the poll began, plus the time since."""
     stats: Stats | None
-    """None: the buffer did not answer."""
-    ledger: dict[str, dict[str, Amount]]
+    """None if the buffer did not answer."""
+    ledger: Ledger
     rates: dict[str, Rates]
-    """By task, those that are known; "" is all of them together."""
+    """By task, as far as known; "" is the sum over all tasks."""
     error: str | None = None
-    """Why it did not answer."""
+    """Why the buffer did not answer."""
 
 
 class Poll:
-    """Asks a view, for any number of viewers.
+    """Requests stats and ledger of a view, for any number of viewers.
 
     Args:
-        view: what is asked.
-        interval_s: seconds between two questions, at least.
-        history: how many moments are kept.
+        view: the view.
+        interval_s: least number of seconds between two requests.
+        history: moments that are kept.
 
     """
 
     def __init__(self, view: View, *, interval_s: float = 1.0, history: int = 600) -> None:
         self.view = view
         self.history: deque[Moment] = deque(maxlen=history)
-        """The oldest first."""
+        """The oldest moment first."""
         self._interval_s = interval_s
         self._viewers: set[asyncio.Event] = set()
-        self._asking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._is_over = False
         self._began = time.time() - time.monotonic()
 
     @property
     def latest(self) -> Moment | None:
-        """What was seen last, None before the first answer."""
+        """The newest moment, None before the first answer."""
         return self.history[-1] if self.history else None
 
     async def now(self) -> Moment:
-        """Return a moment that is not older than the interval; those who ask at the same time share it."""
+        """Return a moment that is not older than the interval. Concurrent callers share one request."""
         async with self._turn:
             latest = self.latest
             if latest is None or self._time() - latest.at >= self._interval_s:
-                latest = await self._ask()
+                latest = await self._request()
             return latest
 
     async def moments(self) -> AsyncIterator[Moment]:
-        """Yield what is seen, each moment once, until `end`; a slow viewer leaves some out."""
+        """Yield each new moment once, until `end`; a slow viewer skips moments."""
         news = asyncio.Event()
         self._viewers.add(news)
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._keep_asking())
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll())
         shown: Moment | None = None
         try:
             while not self._is_over:
@@ -98,30 +100,29 @@ class Poll:
                     await news.wait()
         finally:
             self._viewers.discard(news)
-            if not self._viewers and self._asking is not None:
-                self._asking.cancel()
+            if not self._viewers and self._polling is not None:
+                self._polling.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
-                    await self._asking
-                self._asking = None
+                    await self._polling
+                self._polling = None
 
     def end(self) -> None:
-        """Let all viewers go."""
+        """End the iteration of all viewers."""
         self._is_over = True
         for news in self._viewers:
             news.set()
 
     def _time(self) -> float:
-        """Return the time in a clock that a change of the system's time does not move."""
         return self._began + time.monotonic()
 
-    async def _keep_asking(self) -> None:
+    async def _poll(self) -> None:
         while True:
             started = time.monotonic()
             await self.now()
             took = time.monotonic() - started
-            await asyncio.sleep(max(self._interval_s, min(took * _SHARE, _LONGEST_S)))
+            await asyncio.sleep(max(self._interval_s, min(took * _PAUSE_FACTOR, _LONGEST_PAUSE_S)))
 
-    async def _ask(self) -> Moment:
+    async def _request(self) -> Moment:
         before = self.latest
         try:
             stats = await self.view.stats()
@@ -137,9 +138,7 @@ class Poll:
         return moment
 
 
-def _rates(
-    before: Moment | None, at: float, stats: Stats, ledger: dict[str, dict[str, Amount]]
-) -> dict[str, Rates]:
+def _rates(before: Moment | None, at: float, stats: Stats, ledger: Ledger) -> dict[str, Rates]:
     if before is None or before.stats is None or at <= before.at:
         return {}
     then, seconds = _counts(before.stats, before.ledger), at - before.at
@@ -150,15 +149,11 @@ def _rates(
     }
 
 
-def _counts(stats: Stats, ledger: dict[str, dict[str, Amount]]) -> dict[str, tuple[int, int, int]]:
-    """Return groups that were put, trained and consumed, by task and over all."""
-    counts = {
-        name: (task.num_puts, task.trained.groups, _consumed(ledger.get(name, {})))
-        for name, task in stats.tasks.items()
-    }
-    put, trained, consumed = zip(*counts.values(), strict=True) if counts else ((0,), (0,), (0,))
-    return {"": (sum(put), sum(trained), sum(consumed)), **counts}
-
-
-def _consumed(amounts: dict[str, Amount]) -> int:
-    return sum(amounts[bucket].groups for bucket in ("consumed", "uncommitted") if bucket in amounts)
+def _counts(stats: Stats, ledger: Ledger) -> dict[str, tuple[int, ...]]:
+    """Return the groups that were put, trained and consumed, by task, and over all tasks as ""."""
+    counts: dict[str, tuple[int, ...]] = {}
+    for name, task in stats.tasks.items():
+        amounts = ledger.get(name, {})
+        consumed = sum(amounts[bucket].groups for bucket in ("consumed", "uncommitted") if bucket in amounts)
+        counts[name] = task.num_puts, task.trained.groups, consumed
+    return {"": tuple(map(sum, zip(*counts.values(), strict=True))) if counts else (0, 0, 0), **counts}

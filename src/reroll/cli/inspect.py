@@ -1,17 +1,31 @@
-"""What `reroll inspect` prints."""
+"""`reroll inspect`: the contents of a buffer, as tables."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reroll.cli.visible import visible
-from reroll.engine.ledger import Amount
-from reroll.observe.view import Page
-from reroll.telemetry.stats import Stats, TaskStats
+from reroll.cli.options import (
+    AsJson,
+    Key,
+    ServerKey,
+    Target,
+    Timeout,
+    Where,
+    print_json,
+    query_of,
+    visible,
+    with_view,
+)
+
+if TYPE_CHECKING:
+    from reroll.engine.ledger import Amount
+    from reroll.observe import Page
+    from reroll.telemetry.stats import Stats, TaskStats
 
 _ROW = {
     "uid": "uid",
@@ -29,20 +43,58 @@ _ROW = {
     "std": "reward_std",
     "tags": "tags",
 }
-"""Short names, so that a row fits a terminal."""
+"""Short column names, so that a row fits a terminal."""
 
 
-def wide_console() -> Console:
-    """Return a console that cuts nothing off where no terminal is: in files and pipes."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)
-
-
-def show_inspection(
-    title: str, kind: str, stats: Stats, ledger: Mapping[str, Mapping[str, Amount]], page: Page
+def inspect(
+    target: Target,
+    *,
+    where: Where = None,
+    order_by: Annotated[
+        str | None, typer.Option(help="Order of the rows: a field, or -field for descending order.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Rows to show.")] = 10,
+    offset: Annotated[int, typer.Option(min=0, help="Rows to skip.")] = 0,
+    as_json: AsJson = False,
+    key: Key = None,
+    server_key: ServerKey = None,
+    timeout: Timeout = 10.0,
 ) -> None:
-    """Print all of it."""
-    console = wide_console()
+    """Show the contents of a buffer: tasks and statuses, staleness, sizes, limits, the ledger, warnings, and rows.
+
+    It only reads: it takes nothing, and does not count as a use.
+
+    Example: reroll inspect ./buffer
+
+    Example: reroll inspect tcp://127.0.0.1:5555 --where '{"reward_std": {"$gt": 0.2}}' --order-by=-reward_std --limit 20
+
+    Example: reroll inspect ./buffer --json | jq '.stats.warnings'
+    """
+    query = query_of(where)
+
+    async def read(view: Any) -> tuple[str, str, Any, Any, Any]:
+        stats = await view.stats()
+        page = await view.rows(query, order_by=order_by, limit=limit, offset=offset)
+        return view.title, view.kind, stats, await view.ledger(), page
+
+    title, kind, stats, ledger, page = with_view(
+        target, read, key=key, server_key=server_key, timeout=timeout
+    )
+    if as_json:
+        from reroll.observe.plain import plain  # noqa: PLC0415  (slow to import)
+
+        parts = {"stats": plain(stats), "ledger": plain(ledger), "matching": page.total, "rows": page.rows}
+        print_json({"target": title, "kind": kind, **parts})
+    else:
+        _print(title, kind, stats, ledger, page)
+
+
+def _print(
+    title: str, kind: str, stats: "Stats", ledger: Mapping[str, Mapping[str, "Amount"]], page: "Page"
+) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # cut nothing off in files and pipes
     total = stats.total
     console.print(
         Text.assemble(
@@ -56,7 +108,7 @@ def show_inspection(
         return
     console.print(_tasks(stats))
     console.print(_sizes(stats))
-    if kind != "file":  # which knows nothing of what the buffer is configured with
+    if kind != "file":  # a file has no configuration
         console.print(_limits(stats))
     console.print(_ledger(ledger))
     for warning in stats.warnings:
@@ -71,11 +123,11 @@ def _table(title: str, columns: Iterable[str]) -> Table:
     return table
 
 
-def _with_total(stats: Stats) -> dict[str, TaskStats]:
+def _with_total(stats: "Stats") -> "dict[str, TaskStats]":
     return {**stats.tasks, "all": stats.total} if len(stats.tasks) > 1 else stats.tasks
 
 
-def _tasks(stats: Stats) -> Table:
+def _tasks(stats: "Stats") -> Table:
     statuses = [status for status, count in stats.total.statuses.items() if count] or ["completed"]
     table = _table(
         "Groups", ["task", *statuses, "tokens", "bytes", "leased", "out", "put", "trained", "step"]
@@ -83,12 +135,12 @@ def _tasks(stats: Stats) -> Table:
     for name, task in _with_total(stats).items():
         counts = [task.statuses[status] for status in statuses]
         size = [_number(task.num_tokens), _bytes(task.num_bytes)]
-        told = [task.leased, task.out, task.put.groups, task.trained.groups, task.step]
-        table.add_row(visible(name), *map(_number, counts), *size, *map(_number, told))
+        flow = [task.leased, task.out, task.put.groups, task.trained.groups, task.step]
+        table.add_row(visible(name), *map(_number, counts), *size, *map(_number, flow))
     return table
 
 
-def _sizes(stats: Stats) -> Table:
+def _sizes(stats: "Stats") -> Table:
     table = _table(
         "COMPLETED groups (mean, largest), responses (mean, p90)",
         ["task", "staleness", "uses", "produced length", "trained length"],
@@ -104,8 +156,8 @@ def _sizes(stats: Stats) -> Table:
     return table
 
 
-def _limits(stats: Stats) -> Table:
-    columns = [
+def _limits(stats: "Stats") -> Table:
+    columns = (
         "task",
         "capacity",
         "occupied",
@@ -114,7 +166,7 @@ def _limits(stats: Stats) -> Table:
         "may start",
         "waiting",
         "limiter",
-    ]
+    )
     table = _table("Limits", columns)
     for name, task in stats.tasks.items():
         limits = task.limits
@@ -132,24 +184,21 @@ def _limits(stats: Stats) -> Table:
     return table
 
 
-def _ledger(ledger: Mapping[str, Mapping[str, Amount]]) -> Table:
-    buckets = [
-        b
-        for b in next(iter(ledger.values()))
-        if any(books[b].groups or books[b].tokens for books in ledger.values())
-    ]
+def _ledger(ledger: Mapping[str, Mapping[str, "Amount"]]) -> Table:
+    names = next(iter(ledger.values()))
+    buckets = [name for name in names if any(amounts[name][:2] != (0, 0) for amounts in ledger.values())]
     table = _table("Ledger: groups / tokens (of which trained)", ["task", *buckets])
-    for name, books in ledger.items():
-        table.add_row(visible(name), *(_amount(books[bucket]) for bucket in buckets))
+    for name, amounts in ledger.items():
+        table.add_row(visible(name), *(_amount(amounts[bucket]) for bucket in buckets))
     return table
 
 
-def _amount(amount: Amount) -> str:
+def _amount(amount: "Amount") -> str:
     trained = f"\n({_number(amount.trained_groups)} / {_number(amount.trained_tokens)})"
     return f"{_number(amount.groups)} / {_number(amount.tokens)}{trained if amount.trained_tokens else ''}"
 
 
-def _rows(page: Page) -> Table:
+def _rows(page: "Page") -> Table:
     first = page.offset + 1 if page.rows else 0
     shown = f"{_number(first)} to {_number(page.offset + len(page.rows))} of {_number(page.total)}"
     known = {
@@ -165,7 +214,7 @@ def _rows(page: Page) -> Table:
 
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
-        return visible(", ".join(f"{name}={told}" for name, told in value.items()))
+        return visible(", ".join(f"{name}={part}" for name, part in value.items()))
     return _number(value) if value is None or isinstance(value, int | float) else visible(str(value))
 
 
@@ -190,5 +239,5 @@ def _bytes(count: int) -> str:
     return f"{size:.3g} TB"
 
 
-def _on_disk(stats: Stats) -> str:
+def _on_disk(stats: "Stats") -> str:
     return "" if stats.disk is None else f" ({_bytes(stats.disk.file_bytes + stats.disk.log_bytes)} on disk)"

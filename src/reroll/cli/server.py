@@ -1,61 +1,56 @@
-"""Commands around a server: serve, ping, keygen."""
+"""`reroll serve`, `reroll ping` and `reroll keygen`."""
 
 import asyncio
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from reroll.cli.ending import fail, in_words
-from reroll.cli.watching import TokenFile, page_of
+from reroll.cli.dashboard import TokenFile, page_of
+from reroll.cli.options import Key, ServerKey, config_error, fail
 from reroll.config import ReplayBufferConfig, read_config
 from reroll.errors import InvalidArgument, RerollError, WaitTimeout
 from reroll.waiting import on_signal
-
-if TYPE_CHECKING:
-    from reroll.server import Server
 
 
 def serve(
     *,
     bind: Annotated[
-        str, typer.Option(help="Where: tcp://127.0.0.1:5555, tcp://*:5555, ipc:///tmp/buffer.sock.")
+        str, typer.Option(help="Address: tcp://127.0.0.1:5555, tcp://*:5555 or ipc:///tmp/buffer.sock.")
     ],
-    config: Annotated[Path | None, typer.Option(help="The buffer, as .yaml, .toml or .json.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration of the buffer: .yaml, .toml or .json.")
+    ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Directory that keeps every group: a crash loses none.")
+        Path | None, typer.Option(help="Directory of the durable store: no crash loses a group.")
     ] = None,
     prepare: Annotated[
-        Path | None, typer.Option(help="Prepare batches for trainer ranks, as this file configures it.")
+        Path | None, typer.Option(help="Configuration of the preparation of batches for trainer ranks.")
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="Key pair of the server, from `reroll keygen`.")] = None,
-    allow: Annotated[
-        Path | None, typer.Option(help="Public keys of those who may connect, one a line.")
-    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The server's key pair, made by `reroll keygen`.")] = None,
+    allow: Annotated[Path | None, typer.Option(help="Public keys of allowed clients, one per line.")] = None,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Directory in which clients may save and resume.")
     ] = None,
-    max_clients: Annotated[int, typer.Option(min=1, help="How many may be connected.")] = 1024,
-    max_message_bytes: Annotated[int, typer.Option(min=1, help="How large one part of a message may be.")] = 1
+    max_clients: Annotated[int, typer.Option(min=1, help="Largest number of connected clients.")] = 1024,
+    max_message_bytes: Annotated[int, typer.Option(min=1, help="Largest part of a message, in bytes.")] = 1
     << 30,
-    max_pending_calls: Annotated[
-        int, typer.Option(min=1, help="Calls of one client without an answer.")
-    ] = 4096,
+    max_pending_calls: Annotated[int, typer.Option(min=1, help="Unanswered calls of one client.")] = 4096,
     max_pending_bytes: Annotated[
-        int, typer.Option(min=1, help="Bytes of one client's calls and answers that are under way.")
+        int, typer.Option(min=1, help="Bytes of the pending calls and answers of one client.")
     ] = 1 << 30,
     client_ttl_s: Annotated[
-        float, typer.Option(min=0.1, help="A client that is silent for so many seconds is gone.")
+        float, typer.Option(min=0.1, help="Seconds of silence after which a client counts as dead.")
     ] = 10.0,
     dashboard: Annotated[
         str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Show what it does in a browser, at http://127.0.0.1:PORT."),
+        typer.Option(metavar="[HOST:]PORT", help="Serve a dashboard at http://127.0.0.1:PORT."),
     ] = None,
     dashboard_token: TokenFile = None,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object a line.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log JSON, one object per line.")] = False,
 ) -> None:
     """Serve a buffer to other processes, until SIGTERM.
 
@@ -79,7 +74,9 @@ def serve(
         buffer, preparing = _configs(config, store, prepare)
         server = Server(buffer, bind, key=key, allow=allow, limits=limits, checkpoints=checkpoints)
         if preparing is not None:
-            _add_preparer(server, preparing)
+            from reroll.prepare.service import serve_preparer  # noqa: PLC0415  (slow to import)
+
+            serve_preparer(server, preparing)
         log_to_stderr(as_json=log_json)
         keep_freed_memory()
         page = nullcontext() if dashboard is None else page_of(server, dashboard, dashboard_token)
@@ -91,18 +88,18 @@ def serve(
     try:
         asyncio.run(run())
     except ValidationError as error:
-        fail(in_words(error))
+        fail(config_error(error))
     except (RerollError, ValueError, OSError, ImportError) as error:
         fail(str(error))
 
 
 def ping(
     address: Annotated[str, typer.Argument(help="tcp://host:port or ipc://path")],
-    key: Annotated[Path | None, typer.Option(help="Your key pair.")] = None,
-    server_key: Annotated[str | None, typer.Option(help="The server's public key, or its file.")] = None,
+    key: Key = None,
+    server_key: ServerKey = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
-    """Ask a server how it is; the exit code is 0 if it is ready, else 1.
+    """Print the health of a server as JSON; exit code 0 if it is ready, else 1.
 
     Example: reroll ping tcp://127.0.0.1:5555
     """
@@ -122,10 +119,8 @@ def ping(
     except InvalidArgument as error:
         fail(str(error))
     except WaitTimeout:
-        said = (
-            f"{address} does not answer within {timeout:g} s; is a server there, and does it know your key?"
-        )
-        typer.echo(f"reroll: {said}", err=True)
+        problem = f"{address} does not answer within {timeout:g} s"
+        typer.echo(f"reroll: {problem}; check that a server is there and knows your key", err=True)
         raise typer.Exit(1) from None
     except RerollError as error:
         typer.echo(f"reroll: {address} does not answer: {error}", err=True)
@@ -134,10 +129,10 @@ def ping(
 
 
 def keygen(
-    name: Annotated[str, typer.Argument(help="Who it is for: server, trainer, engine-1.")],
-    directory: Annotated[Path, typer.Option(help="Where the two files go.")] = Path(),
+    name: Annotated[str, typer.Argument(help="Owner of the keys: server, trainer, engine-1.")],
+    directory: Annotated[Path, typer.Option(help="Directory of the two files.")] = Path(),
 ) -> None:
-    """Make a key pair: NAME.secret for its owner, NAME.public for the others.
+    """Make a key pair: NAME.secret for its owner, NAME.public for the other side.
 
     Example: reroll keygen trainer && cat trainer.public >> allowed.keys
     """
@@ -150,12 +145,12 @@ def keygen(
     except (InvalidArgument, OSError) as error:
         fail(str(error))
     typer.echo(
-        f"{secret}: keep it with its owner\n{public}: for the other side, and for lists of who may connect"
+        f"{secret}: keep it with its owner\n{public}: give it to the other side, and add it to its list of allowed keys"
     )
 
 
 def _configs(config: Path | None, store: Path | None, prepare: Path | None) -> tuple[ReplayBufferConfig, Any]:
-    """Return the buffer that is served, and what is prepared from it; `store` replaces the one of the file."""
+    """Return the configurations of the buffer and of the preparation; `store` overrides that of the file."""
     options = {} if store is None else {"store": str(store)}
     preparing = None
     if prepare is not None:
@@ -168,9 +163,3 @@ def _configs(config: Path | None, store: Path | None, prepare: Path | None) -> t
     if preparing is not None:
         return preparing.buffer_config(), preparing
     return ReplayBufferConfig(sampler="fifo", store=store), None
-
-
-def _add_preparer(server: "Server", config: Any) -> None:
-    from reroll.prepare.service import serve_preparer  # noqa: PLC0415
-
-    serve_preparer(server, config)

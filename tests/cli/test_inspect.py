@@ -141,7 +141,7 @@ def test_show_decodes_with_a_tokenizer(targets, tmp_path):
     assert "w10 w11 w12 w13" in shown
     told = json.loads(done("show", targets["saved"], uid_of(targets["saved"], 6), "--json", *options))
     assert told["rollouts"][0]["decoded"].startswith("w10 w11")
-    assert "is no tokenizer" in wrong("show", targets["saved"], "1", "--tokenizer", __file__)
+    assert "cannot load the tokenizer" in wrong("show", targets["saved"], "1", "--tokenizer", __file__)
 
 
 def test_show_what_is_not_there(target):
@@ -193,7 +193,7 @@ def test_export_is_careful(target, tmp_path):
     assert out.read_text() == "mine"
     assert "11 groups" in done("export", target, str(out), "--force")
     assert len(out.read_text().splitlines()) == 22
-    assert ".parquet, .jsonl" in wrong("export", target, str(tmp_path / "rollouts.csv"))
+    assert ".parquet, .jsonl, .csv" in wrong("export", target, str(tmp_path / "rollouts.xml"))
     assert "is no directory" in wrong("export", target, str(tmp_path / "no" / "rollouts.jsonl"))
     assert "unknown field" in wrong("export", target, str(tmp_path / "x.jsonl"), "--where", '{"x": 1}')
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rollouts.jsonl"], "nothing is left in half"

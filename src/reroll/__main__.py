@@ -1,0 +1,5 @@
+"""`python -m reroll`: the command line."""
+
+from reroll.cli import main
+
+main()
