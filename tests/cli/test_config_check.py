@@ -80,8 +80,8 @@ def test_waste_is_named(check, text, waste):
         ("{capacty: 8}", "capacty: there is no such option; did you mean capacity?"),
         ("{tasks: {code: {colour: 8}}}", "tasks.code.colour: there is no such option"),
         ("{min_size: 1, rate_limiter: unlimited}", "give min_size or rate_limiter, not both"),
-        ("{a: [", "is no YAML"),
-        ("[1, 2]", "buffer.yaml: a configuration is options and values, not [1, 2]"),
+        ("{a: [", "is not valid YAML"),
+        ("[1, 2]", "buffer.yaml must hold options and values, not [1, 2]"),
         ("{num_ranks: 8}", "num_ranks: there is no such option here; it is one of a preparation"),
         (
             "{global_batch_size: 8, pack_length: 9, capacity: 8}",
@@ -126,7 +126,11 @@ def test_a_preparation_tells_of_groups_filters_and_advantages(check):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nowhere.yaml", "nowhere.yaml"), ("buffer.ini", "ending"), ("buffer.toml", "buffer.toml is no TOML")],
+    [
+        ("nowhere.yaml", "nowhere.yaml"),
+        ("buffer.ini", "ending"),
+        ("buffer.toml", "buffer.toml is not valid TOML"),
+    ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, name, said):
     if name != "nowhere.yaml":

@@ -201,13 +201,13 @@ def test_a_group_that_left_is_told(browser, hosted):
         row.wait_for()
         hosted.do(hosted.buffer.delete([uid]))
         row.click()
-        seen.page.wait_for_selector("dialog .wrong:has-text('it may have left meanwhile')")
+        seen.page.wait_for_selector("dialog .wrong:has-text('it may have left the buffer meanwhile')")
 
 
 def test_script_from_outside_is_shown_as_text(browser):
     with hosting() as hosted:
         evil = group(SCRIPT, message=SCRIPT, response=SCRIPT, status=FAILED, error_msg=SCRIPT)
-        (uid,) = hosted.put([evil], SCRIPT)
+        uid, _ = hosted.put([evil, group(tokens=4, versions=0)], SCRIPT)
         with visit(browser, hosted.address) as seen:
             page = seen.page
             page.locator(f"tr[data-uid='{uid}']").click()

@@ -83,7 +83,7 @@ def saved(tmp_path_factory):
         (("dashboard", "nowhere"), "nowhere"),
         (("dashboard", "http://127.0.0.1:5555"), "no address of a buffer"),
         (("dashboard", "SAVED", "--host", "0.0.0.0"), "token"),  # noqa: S104
-        (("dashboard", "SAVED", "--port", "TAKEN"), "cannot be listened at"),
+        (("dashboard", "SAVED", "--port", "TAKEN"), "cannot listen on"),
         (("dashboard", "SAVED", "--token", "/dev/null"), "one word"),
         (("serve", "--bind", "tcp://127.0.0.1:0", "--dashboard", "page"), "host:port"),
         (("serve", "--bind", "tcp://127.0.0.1:0", "--dashboard", "0.0.0.0:0"), "token"),
