@@ -107,10 +107,10 @@ def old_or_new(folder, number):
 @pytest.mark.parametrize("command", [("verify",), ("inspect",), ("show", "1")])
 def test_a_newer_format_is_one_line(tmp_path, command):
     name, *rest = command
-    found = run(name, old_or_new(tmp_path, 3), *rest)
+    found = run(name, old_or_new(tmp_path, 4), *rest)
     assert found.exit_code == 2
     (line,) = found.stderr.splitlines()
-    assert "has format 3" in line
+    assert "has format 4" in line
     assert "upgrade reroll" in line
 
 
