@@ -63,6 +63,7 @@ from reroll.errors import (
     WaitTimeout,
     WouldBlock,
 )
+from reroll.group import GroupBatch, RolloutGroup
 from reroll.query import Query, parse_query
 from reroll.rollout import (
     DictRollout,
@@ -95,6 +96,7 @@ __all__ = [
     "Fifo",
     "ForkedProcess",
     "Freshest",
+    "GroupBatch",
     "InvalidArgument",
     "InvalidConfig",
     "InvalidPriority",
@@ -121,6 +123,7 @@ __all__ = [
     "RerollError",
     "Reservation",
     "Rollout",
+    "RolloutGroup",
     "Row",
     "Sample",
     "SampleInfo",

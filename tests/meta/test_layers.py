@@ -21,8 +21,8 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("errors", frozenset({"errors", "_version", "forking"})),
     ("what a rollout and a query are", frozenset({"rollout", "query"})),
     ("engine and store", frozenset({"engine", "codec", "store"})),
-    ("telemetry", frozenset({"telemetry"})),
-    ("shells", frozenset({"interrupts", "waiting", "sample", "table", "buffer", "config", "checkpoint"})),
+    ("groups and telemetry", frozenset({"group", "sample", "telemetry"})),
+    ("shells", frozenset({"interrupts", "waiting", "table", "buffer", "config", "checkpoint"})),
     ("public names of the core", frozenset({""})),
     ("prepare", frozenset({"prepare"})),
     ("reach", frozenset({"remote", "ray", "server"})),
@@ -36,7 +36,7 @@ HEIGHT = {name: height for height, (_, names) in enumerate(LAYERS) for name in n
 CORE_HEIGHT = HEIGHT[""]
 
 # What the core may load when it is imported, besides the standard library; all else lazily, inside functions.
-CORE_NEEDS = frozenset({"numpy", "msgspec", "pydantic"})
+CORE_NEEDS = frozenset({"numpy", "msgspec", "pydantic", "zlib_ng"})
 
 # No clock, no lock, no thread, no I/O, no randomness but the seeded generator: not even lazily.
 PURE = frozenset({"errors", "rollout", "query", "engine"})

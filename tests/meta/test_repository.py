@@ -104,8 +104,8 @@ def test_harmless_text_is_left_alone(text):
     assert traces_in(text) == []
 
 
-def test_the_core_needs_three_packages():
-    assert packages(project()["dependencies"]) == {"numpy", "msgspec", "pydantic"}
+def test_the_core_needs_four_packages():
+    assert packages(project()["dependencies"]) == {"numpy", "msgspec", "pydantic", "zlib-ng"}
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

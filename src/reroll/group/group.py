@@ -1,0 +1,873 @@
+"""`RolloutGroup`: the rollouts of one prompt as columns, made into `Rollout` objects on demand."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from math import isnan
+from operator import is_
+from typing import Any, Final, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from reroll.codec import RefReader, RefWriter, decode, encode
+from reroll.errors import CorruptData, InvalidArgument, UnsupportedFormat, shown
+from reroll.group import build
+from reroll.group.build import Draft, Encoded, is_plain, parts_of, set_columns
+from reroll.group.engines import read_response
+from reroll.group.layout import (
+    ALIGNMENT,
+    BOUND,
+    FIELD_COLUMNS,
+    FIELD_NAMES,
+    HAS_LOGPROBS,
+    HAS_MASK,
+    HAS_OBJECTS,
+    INTEGER_REWARDS,
+    ONE_VERSION,
+    ONES_MASK,
+    OTHER_REASON,
+    REASONS,
+    SHARED_PROMPT,
+    STATUSES,
+    TOKENS_DERIVED,
+    Array,
+    Bytes,
+    Head,
+    bounds_of,
+    check_head,
+    with_uid,
+)
+from reroll.rollout import (
+    STATE_SLOTS,
+    GroupSummary,
+    Member,
+    Rollout,
+    Status,
+    VersionRuns,
+    combine,
+    combine_statuses,
+)
+
+_NO_VERSIONS: Final = VersionRuns()
+_SLOT_OF: Final = {slot.removeprefix("_"): slot for slot in STATE_SLOTS}
+
+
+class RolloutGroup(Sequence[Rollout]):
+    """The rollouts of one prompt, as a small head and a body of token columns.
+
+    A group is a sequence of `Rollout`s: indexing and iteration make all of them at once (about 20 us for 8), a slice is a
+    list, and a group equals a list of equal rollouts. Token arrays are read-only views of the body; copy them to write.
+    Rollouts that were made are the truth from then on: what is assigned to them shows in the group, and goes into the
+    buffer when the group is put. A group that was not looked at is put as the bytes that it is.
+
+    Make one with `of` (rollouts), `pack` (an engine's lists or arrays), `from_columns` (packed arrays) or `from_openai`.
+    """
+
+    __slots__ = ("__weakref__", "_body", "_data", "_head", "_objects", "_rollouts", "_states")
+    __hash__ = None  # type: ignore[assignment]  # equal to lists, and its uid changes
+
+    _head: Head | None
+    _data: Bytes
+    _body: Bytes
+    _objects: dict[str, list[Any]]
+    _rollouts: list[Rollout] | None
+    _states: list[tuple[Any, ...]] | None
+
+    def __init__(self, rollouts: Iterable[Rollout]) -> None:
+        """Make a group of rollouts, as `of` does."""
+        self._set(build.from_rollouts(list(rollouts)))
+
+    @classmethod
+    def _of(cls, encoded: Encoded) -> Self:
+        self = cls.__new__(cls)
+        self._set(encoded)
+        return self
+
+    def _set(self, encoded: Encoded) -> None:
+        self._head, self._data, self._body, self._objects = encoded
+        self._rollouts = self._states = None
+
+    # --- making
+
+    @classmethod
+    def of(cls, rollouts: Iterable[Rollout], *, model_step: int | None = None) -> Self:
+        """Return the group of these rollouts.
+
+        Cost: about 30 us for 8 rollouts, plus one copy and one checksum of their tokens.
+
+        Args:
+            rollouts: at least one `Rollout`; their arrays are copied, values that are not plain are kept.
+            model_step: the version of response tokens that have none.
+
+        Raises:
+            InvalidArgument: an object is no `Rollout`, or lengths of token fields disagree.
+
+        """
+        return cls._of(build.from_rollouts(list(rollouts), _step(model_step)))
+
+    @classmethod
+    def pack(
+        cls,
+        prompt_ids: Any,
+        responses: Sequence[Any],
+        *,
+        logprobs: Sequence[Any] | None = None,
+        masks: Sequence[Any] | None = None,
+        rewards: Sequence[Any] | None = None,
+        finish_reasons: Sequence[str | None] | None = None,
+        status: Status | str | Sequence[Status | str] | None = None,
+        versions: Sequence[Any] | None = None,
+        model_step: int | None = None,
+        group_id: Any = None,
+        columns: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Sequence[Any]] | None = None,
+    ) -> Self:
+        """Return the group of an engine's output, without a `Rollout` in between.
+
+        Cost: one copy and one checksum of the tokens; lists cost about 20 ns a token more than arrays.
+
+        Args:
+            prompt_ids: the prompt that all responses share, or a list of one prompt per response.
+            responses: token ids of each response, lists or arrays.
+            logprobs: log-probabilities of each response.
+            masks: zeros and ones for each response; None trains every token.
+            rewards: a number, a dict with `score`, or None for each response.
+            finish_reasons: how each response ended, as the engine says it.
+            status: of all members, or one each; None: from `finish_reasons` if given, else COMPLETED. A reason that is
+                unknown fails the member and is named in its `error_msg`.
+            versions: version of each token of each response, a list or None per response.
+            model_step: the version of tokens that have none.
+            group_id: your name of the prompt.
+            columns: further columns by name, one array per response or one flat array, over the response or over prompt
+                and response.
+            fields: other fields of `Rollout` by name, one value per response.
+
+        Raises:
+            InvalidArgument: lengths disagree, or a name or value cannot be stored.
+
+        Example:
+            >>> RolloutGroup.pack([1, 2], [[7, 8], [9]], rewards=[1.0, 0.0], finish_reasons=["stop", "stop"])
+
+        """
+        return cls._of(
+            build.from_engine(
+                prompt_ids,
+                responses,
+                logprobs=logprobs,
+                masks=masks,
+                rewards=rewards,
+                finish_reasons=finish_reasons,
+                status=status,
+                versions=versions,
+                model_step=_step(model_step),
+                group_id=group_id,
+                columns=columns,
+                fields=fields,
+            )
+        )
+
+    @classmethod
+    def from_columns(  # noqa: PLR0917  (the columns of a group, in their order)
+        cls,
+        prompt_ids: Any,
+        lengths: npt.ArrayLike,
+        response_ids: Any,
+        logprobs: Any = None,
+        response_mask: Any = None,
+        rewards: Sequence[Any] | Array | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the group of packed arrays: the responses of all members one after the other.
+
+        Cost: one copy and one checksum of the tokens.
+
+        Args:
+            prompt_ids: the prompt that all responses share, or a list of one prompt per response.
+            lengths: the number of response tokens of each member.
+            response_ids: the response tokens of all members.
+            logprobs: one log-probability per response token.
+            response_mask: one zero or one per response token.
+            rewards: one per member.
+            **options: as of `pack`: finish_reasons, status, versions, model_step, group_id, columns, fields.
+
+        Raises:
+            InvalidArgument: lengths disagree, or a name or value cannot be stored.
+
+        """
+        if "model_step" in options:
+            options["model_step"] = _step(options["model_step"])
+        return cls._of(
+            build.from_columns(
+                prompt_ids,
+                lengths,
+                response_ids,
+                logprobs=logprobs,
+                response_mask=response_mask,
+                rewards=rewards,
+                **options,
+            )
+        )
+
+    @classmethod
+    def from_openai(cls, response: Any, *, prompt_ids: Any = None, **options: Any) -> Self:
+        """Return the group of a response of an inference engine, with token ids and log-probabilities.
+
+        Reads chat and text completions of vLLM servers (`return_token_ids=True`) and SGLang servers, SGLang's `/generate`,
+        and vLLM's `RequestOutput`, as dicts or objects. Versions come from the response's metadata where it has them.
+
+        Args:
+            response: what the engine returned for one prompt.
+            prompt_ids: the prompt, if the response does not hold it.
+            **options: as of `pack`, such as rewards, model_step, group_id; they win over the response.
+
+        Raises:
+            InvalidArgument: the response has no token ids, or an option does not fit.
+
+        """
+        read = read_response(response)
+        fields = {**read.pop("fields"), **(options.pop("fields", None) or {})}
+        if prompt_ids is not None:
+            read["prompt_ids"] = prompt_ids
+        return cls.pack(**{**read, **options, "fields": fields})
+
+    @classmethod
+    def open(
+        cls,
+        head: Bytes,
+        body: Bytes,
+        objects: Bytes | None = None,
+        *,
+        check_body: bool = True,
+        refs: RefReader | None = None,
+    ) -> Self:
+        """Return the group of the bytes that `frames` gave, without a copy.
+
+        Cost: O(bytes) for the checksums, about 1 ns for 64 bytes; the head is taken apart when it is first needed.
+
+        Args:
+            head: the head.
+            body: the columns; the group keeps this buffer, so it must not change.
+            objects: the values that are not plain, if the group has any.
+            check_body: whether to compare the body with its checksums; False for a relay that reads no tokens.
+            refs: returns the Ray references that the group holds.
+
+        Raises:
+            CorruptData: bytes were cut or altered, or disagree with each other.
+            UnsupportedFormat: another format, or a type that this process did not register.
+
+        """
+        check_head(head)
+        self = cls.__new__(cls)
+        self._data, self._body, self._objects = head, _aligned(body), {}
+        self._head = self._rollouts = self._states = None
+        if check_body:
+            self._read().check_body(body)
+        elif len(body) != self._read().body_size:
+            raise CorruptData(
+                f"body of a group has {len(body)} bytes, its head says {self._read().body_size}"
+            )
+        if (objects is not None) != bool(self._read().flags & HAS_OBJECTS):
+            raise CorruptData("objects of a group are missing, or do not belong to it; use another copy")
+        if objects is not None:
+            self._objects = _read_objects(decode(objects, refs=refs), len(self))
+        return self
+
+    def frames(self, *, refs: RefWriter | None = None) -> tuple[Bytes, Bytes, bytes | None]:
+        """Return head, body, and the values that are not plain as bytes: what `open` takes.
+
+        Cost: none for a group that was not looked at; values that are not plain are encoded.
+
+        Args:
+            refs: stores what Ray references stand for.
+
+        Raises:
+            NotStorable: a value is of a class that is not registered; the message has its path.
+
+        """
+        self._sync()
+        objects = encode(self._objects, refs=refs, root="group") if self._objects else None
+        return self._data, self._body, objects
+
+    # --- the head
+
+    def _read(self) -> Head:
+        """Return the head, as rollouts that were made have left it."""
+        self._sync()
+        if self._head is None:
+            self._head = Head.read(self._data)
+        return self._head
+
+    def _sync(self) -> None:
+        """Encode rollouts again that were made and may have changed."""
+        if self._rollouts is None:
+            return
+        if self._states is not None:
+            now = [rollout.state() for rollout in self._rollouts]
+            if all(map(is_, chain.from_iterable(self._states), chain.from_iterable(now))):
+                return
+            self._states = None  # arrays that were assigned may be written to at any time
+        encoded = build.from_rollouts(self._rollouts)
+        task_name = None if self._head is None else self._head.meta.task_name
+        if task_name is not None:
+            draft = Draft.of(encoded)
+            draft.head.meta.task_name = task_name
+            encoded = draft.finish()
+        self._head, self._data, self._body, self._objects = encoded
+
+    @property
+    def head(self) -> Bytes:
+        """The head as bytes."""
+        self._sync()
+        return self._data
+
+    @property
+    def body(self) -> Bytes:
+        """The columns as bytes."""
+        self._sync()
+        return self._body
+
+    @property
+    def uid(self) -> int | None:
+        """The group's number in its buffer, None before it is put."""
+        return self._read().uid or None
+
+    @uid.setter
+    def uid(self, uid: int | None) -> None:
+        number = 0 if uid is None else uid
+        if type(number) is not int or not 0 <= number < BOUND:
+            raise InvalidArgument(f"uid must be a positive integer or None, not {shown(uid)}")
+        if self._rollouts is not None:
+            for rollout in self._rollouts:
+                rollout.group_uid = uid
+        elif "group_uid" in self._read().meta.fields or "group_uid" in self._objects:
+            self._change(lambda draft: draft.uids([uid] * len(self)))
+        else:
+            self._data, self._head = with_uid(self._data, number), None
+
+    @property
+    def checkout(self) -> str | None:
+        """The checkout that all members carry; see `Rollout.checkout`."""
+        return self._read().meta.checkout
+
+    @checkout.setter
+    def checkout(self, checkout: str | None) -> None:
+        for rollout in self._rollouts or ():
+            rollout.checkout = checkout
+        if self._rollouts is None:
+            self._change(lambda draft: draft.shared("checkout", [checkout] * len(self)))
+
+    @property
+    def task_name(self) -> str | None:
+        """The task that the group was put to, None before."""
+        return self._read().meta.task_name
+
+    @task_name.setter
+    def task_name(self, task_name: str | None) -> None:
+        self._change(lambda draft: setattr(draft.head.meta, "task_name", task_name))
+
+    def _change(self, change: Any) -> None:
+        """Change the head in place; rollouts that were made stay."""
+        draft = Draft.of(self._encoded())
+        change(draft)
+        self._head, self._data, self._body, self._objects = draft.finish()
+
+    @property
+    def group_id(self) -> Any:
+        """The first group_id that a member has."""
+        head = self._read()
+        found = head.values_of("group_id") or self._objects.get("group_id") or [head.meta.group_id]
+        return next((each for each in found if each is not None), None)
+
+    @property
+    def status(self) -> Status:
+        """COMPLETED if all members are, else the worst status that a member has."""
+        return combine_statuses(self.statuses)
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The status of each member."""
+        return [STATUSES[code] for code in self._read().statuses]
+
+    @property
+    def finish_reasons(self) -> list[str | None]:
+        """How each response ended."""
+        return list(self._reasons(self._read()))
+
+    @property
+    def version(self) -> int | None:
+        """The oldest version of all response tokens, None without versions."""
+        return min((version for runs in self._read().runs() for version in runs[::2]), default=None)
+
+    @property
+    def newest_version(self) -> int | None:
+        """The newest version of all response tokens, None without versions."""
+        return max((version for runs in self._read().runs() for version in runs[::2]), default=None)
+
+    @property
+    def staleness(self) -> int:
+        """The largest staleness that a member states."""
+        head = self._read()
+        return head.staleness if head.meta.staleness is None else max(head.meta.staleness)
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all members, prompts included."""
+        return sum(self._read().member_tokens())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of head and body."""
+        self._sync()
+        return len(self._data) + len(self._body)
+
+    @property
+    def rewards(self) -> npt.NDArray[np.float64]:
+        """The score of each member, NaN without a reward."""
+        return _frozen(np.array(self._read().rewards, np.float64))
+
+    def summary(self) -> GroupSummary:
+        """Return what a buffer keeps of the group, from the head alone. Raises InvalidArgument. O(members)."""
+        head = self._read()
+        runs_of, trainable, lengths = head.runs(), head.trainable(), head.lengths
+        staleness = head.meta.staleness or [head.staleness] * len(lengths)
+        scores, tokens = head.scores(), head.member_tokens()
+        members = []
+        for place, runs in enumerate(runs_of):
+            counts: dict[int, int] = {}
+            for version, count in zip(runs[::2], runs[1::2], strict=True):
+                counts[version] = counts.get(version, 0) + count
+            stamped, length = sum(counts.values()), lengths[place]
+            if 0 < stamped < length:
+                raise InvalidArgument(
+                    f"rollout {place}: response_model_steps has {stamped} entries, but response_ids has {length}; give one "
+                    f"per response token, or put with model_step to fill it up"
+                )
+            status = STATUSES[head.statuses[place]]
+            members.append(
+                Member(
+                    *(status, staleness[place], scores[place], tokens[place], 0),
+                    *(counts, trainable[place], max(0, length)),
+                )
+            )
+        found = combine(members, self.group_id)
+        found.num_bytes = self.nbytes
+        found.prompt_tokens = sum([max(0, size) for size in head.prompt_lengths()])
+        return found
+
+    # --- columns
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """The number of response tokens of each member."""
+        return _frozen(np.maximum(np.array(self._read().lengths, np.int32), 0))
+
+    @property
+    def prompt_lengths(self) -> npt.NDArray[np.int32]:
+        """The number of prompt tokens of each member."""
+        return _frozen(np.maximum(np.array(self._read().prompt_lengths(), np.int32), 0))
+
+    @property
+    def has_shared_prompt(self) -> bool:
+        """Whether `prompt_ids` is one prompt that all members share."""
+        return bool(self._read().flags & SHARED_PROMPT)
+
+    @property
+    def prompt_ids(self) -> npt.NDArray[np.int32]:
+        """The prompt that all members share, or the prompts of all members one after the other."""
+        return np.frombuffer(self._body, np.int32, self._read().prompt_tokens)
+
+    @property
+    def response_ids(self) -> npt.NDArray[np.int32]:
+        """The response tokens of all members, one after the other."""
+        head = self._read()
+        return np.frombuffer(self._body, np.int32, _tokens(head), head.spans().response)
+
+    @property
+    def logprobs(self) -> npt.NDArray[np.float32] | None:
+        """One log-probability per response token; None unless every member has them."""
+        head = self._read()
+        if not head.flags & HAS_LOGPROBS:
+            return None
+        return np.frombuffer(self._body, np.float32, _tokens(head), head.spans().logprobs)
+
+    @property
+    def response_mask(self) -> npt.NDArray[np.uint8] | None:
+        """One zero or one per response token; None unless every member has a mask."""
+        head = self._read()
+        if head.flags & HAS_MASK:
+            return np.frombuffer(self._body, np.uint8, _tokens(head), head.spans().mask)
+        return _ones(_tokens(head)) if head.flags & ONES_MASK else None
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of further columns."""
+        return [column.name for column in self._read().meta.columns if column.name not in FIELD_COLUMNS]
+
+    def column(self, name: str) -> Array:
+        """Return a further column of all members, one after the other, as a read-only array without a copy.
+
+        Args:
+            name: of a column that was given to `pack`, `from_columns` or `Rollout.columns`.
+
+        Raises:
+            InvalidArgument: the group has no such column.
+
+        """
+        head = self._read()
+        column = head.column(name)
+        if column is None:
+            raise InvalidArgument(
+                f"group has no column {name!r}; its further columns are: {', '.join(self.column_names)}"
+            )
+        return head.read_column(column, self._body, head.column_spans()[name][0])
+
+    def to_torch(self) -> dict[str, Any]:
+        """Return lengths, rewards and all columns as tensors, by name; copies, which may be written to.
+
+        Raises:
+            ImportError: torch is not installed.
+
+        """
+        import torch  # noqa: PLC0415  (optional)
+
+        names = (
+            "lengths",
+            "prompt_lengths",
+            "rewards",
+            "prompt_ids",
+            "response_ids",
+            "logprobs",
+            "response_mask",
+        )
+        arrays = {name: found for name in names if (found := getattr(self, name)) is not None}
+        arrays |= {name: self.column(name) for name in self.column_names}
+        return {name: torch.from_numpy(found.copy()) for name, found in arrays.items()}
+
+    # --- changed copies
+
+    def _encoded(self) -> Encoded:
+        return Encoded(self._read(), self._data, self._body, self._objects)
+
+    def replaced(
+        self,
+        *,
+        rewards: Sequence[Any] | None = None,
+        status: Status | str | Sequence[Status | str] | None = None,
+        finish_reasons: Sequence[str | None] | None = None,
+        staleness: int | Sequence[int] | None = None,
+        model_step: int | None = None,
+        columns: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Sequence[Any]] | None = None,
+    ) -> Self:
+        """Return a group with other values; the uid stays.
+
+        Cost: a new head, about 10 us; the body is shared, unless `columns` are given.
+
+        Args:
+            rewards: one per member.
+            status: of all members, or one each.
+            finish_reasons: one per member; they do not change the status.
+            staleness: of all members, or one each.
+            model_step: the version of response tokens that have none.
+            columns: further columns to add or replace, as of `pack`; None instead of an array removes one.
+            fields: other fields of `Rollout`, one value per member.
+
+        Raises:
+            InvalidArgument: a value does not fit.
+
+        """
+        count, draft = len(self), Draft.of(self._encoded())
+        named = {"rewards": rewards, "finish_reasons": finish_reasons, **(fields or {})}
+        for name, values in named.items():
+            if values is not None and (isinstance(values, str | Mapping) or len(values) != count):
+                raise InvalidArgument(
+                    f"{name} must have one entry per member, {count} of them, not {shown(values)}"
+                )
+        if rewards is not None:
+            draft.rewards(rewards.tolist() if isinstance(rewards, np.ndarray) else rewards)
+        if status is not None:
+            draft.statuses(build.read_statuses(status, None, count)[0])
+        if finish_reasons is not None:
+            draft.finish_reasons(finish_reasons)
+        if staleness is not None:
+            stated = staleness if isinstance(staleness, Sequence) else [staleness] * count
+            if len(stated) != count:
+                raise InvalidArgument(
+                    f"staleness must be one for all members, or {count} of them, not {shown(stated)}"
+                )
+            draft.staleness([_step(each) for each in stated])
+        if model_step is not None:
+            draft.stamp(_step(model_step), self._member_masks())
+        build.set_fields(draft, fields or {})
+        set_columns(draft, columns or {})
+        return self._of(draft.finish())
+
+    def extended(
+        self,
+        responses: Sequence[Any],
+        logprobs: Sequence[Any] | None = None,
+        *,
+        model_step: int | None = None,
+        masks: Sequence[Any] | None = None,
+        finish_reasons: Sequence[str | None] | None = None,
+        status: Status | str | Sequence[Status | str] | None = None,
+    ) -> Self:
+        """Return the group with more response tokens, such as a partial rollout that was continued; uid and checkout stay.
+
+        Cost: as of `of`.
+
+        Args:
+            responses: the new tokens of each member; None or an empty list leaves a member as it is.
+            logprobs: their log-probabilities; required where a response has log-probabilities.
+            model_step: the version that generated the new tokens.
+            masks: zeros and ones for the new tokens; None means 1 where a response has a mask.
+            finish_reasons: how each response ended now; None leaves a member as it is.
+            status: of all members, or one each; None: from `finish_reasons` if given, else COMPLETED for members that got
+                tokens.
+
+        Raises:
+            InvalidArgument: lengths disagree, or a column or field would describe the shorter response.
+
+        """
+        count = len(self)
+        given = {
+            "responses": responses,
+            "logprobs": logprobs,
+            "masks": masks,
+            "finish_reasons": finish_reasons,
+        }
+        for name, values in given.items():
+            if values is not None and len(values) != count:
+                raise InvalidArgument(
+                    f"{name} must have one entry per member, {count} of them, not {shown(values)}"
+                )
+        members = list(self._of(self._encoded()))
+        grown = [tokens is not None and len(tokens) > 0 for tokens in responses]
+        for place in [place for place in range(count) if grown[place]]:
+            try:
+                members[place].append(
+                    responses[place],
+                    None if logprobs is None else logprobs[place],
+                    _step(model_step),
+                    None if masks is None else masks[place],
+                )
+            except InvalidArgument as error:
+                raise InvalidArgument(f"member {place}: {error}") from error
+        reasons = [None] * count if finish_reasons is None else finish_reasons
+        found, errors = build.read_statuses(status, None if finish_reasons is None else reasons, count)
+        for place, member in enumerate(members):
+            if status is not None or (grown[place] if finish_reasons is None else reasons[place] is not None):
+                member.status = found[place]
+                member.error_msg = errors[place]
+            if reasons[place] is not None:
+                member.finish_reason = reasons[place]
+        return self._of(build.from_rollouts(members))
+
+    # --- rollouts
+
+    def _member_masks(self) -> list[Any]:
+        mask, head = self.response_mask, self._read()
+        if mask is not None:
+            return parts_of(mask, bounds_of(head.lengths))
+        return self._field_column("response_mask") or [None] * len(head.lengths)
+
+    def _field_column(self, name: str) -> list[Any] | None:
+        """Return the arrays of each member of a further column, None where absent; None if the group has no such column."""
+        head = self._read()
+        column = head.column(name)
+        if column is None:
+            return None
+        parts: list[Any] = parts_of(self.column(name), bounds_of(column.entries_of(head.lengths)))
+        for place, size in enumerate(column.lengths or ()):
+            if size < 0:
+                parts[place] = True if size < -1 else None  # True: derived
+        return parts
+
+    def _reasons(self, head: Head) -> Sequence[Any]:
+        if OTHER_REASON not in head.reasons:
+            return [REASONS[code] for code in head.reasons]
+        given = head.values_of("finish_reason") or self._objects.get("finish_reason") or [None]
+        return given if len(given) == len(head.reasons) else list(given) * len(head.reasons)
+
+    def _made(self) -> list[Rollout]:
+        """Return the rollouts, made once."""
+        if self._rollouts is None:
+            head = self._read()
+            self._rollouts = list(map(Rollout.from_state, zip(*self._slots(head).values(), strict=True)))
+            is_fixed = not self._objects and not any(
+                type(value) in (list, dict) for value in chain.from_iterable(head.meta.fields.values())
+            )
+            self._states = [rollout.state() for rollout in self._rollouts] if is_fixed else None
+        return self._rollouts
+
+    def _slots(self, head: Head) -> dict[str, Iterable[Any]]:
+        """Return the values of all members by slot of Rollout."""
+        lengths, flags, meta, count = head.lengths, head.flags, head.meta, len(head.lengths)
+        slots: dict[str, Iterable[Any]] = {slot: repeat(None, count) for slot in STATE_SLOTS}
+        bounds, is_partial = bounds_of(lengths), min(lengths) < 0
+
+        def split(flat: Array) -> list[Any]:
+            parts: list[Any] = parts_of(flat, bounds)
+            return (
+                [None if length < 0 else part for part, length in zip(parts, lengths, strict=True)]
+                if is_partial
+                else parts
+            )
+
+        if flags & SHARED_PROMPT:
+            slots["_prompt_ids"] = repeat(self.prompt_ids, count)
+        elif meta.prompts is not None:
+            parts = parts_of(self.prompt_ids, bounds_of(meta.prompts))
+            slots["_prompt_ids"] = [
+                None if size < 0 else part for size, part in zip(meta.prompts, parts, strict=True)
+            ]
+        slots["_response_ids"] = split(self.response_ids)
+        if (logprobs := self.logprobs) is not None:
+            slots["_logprobs"] = split(logprobs)
+        if (mask := self.response_mask) is not None:
+            slots["_response_mask"] = split(mask)
+        if flags & TOKENS_DERIVED:
+            slots["_tokens"] = repeat(True, count)
+        slots["_response_model_steps"] = self._versions(head)
+        slots["_seq_staleness"] = meta.staleness or repeat(head.staleness, count)
+        slots["_status"] = [STATUSES[code] for code in head.statuses]
+        slots["reward"] = [
+            None if isnan(reward) else int(reward) if flags & INTEGER_REWARDS else reward
+            for reward in head.rewards
+        ]
+        slots["finish_reason"] = self._reasons(head)
+        slots["group_uid"] = repeat(head.uid or None, count)
+        slots["group_id"], slots["checkout"] = repeat(meta.group_id, count), repeat(meta.checkout, count)
+        for name, values in chain(meta.fields.items(), self._objects.items()):
+            if name != "finish_reason":
+                slots[_SLOT_OF[name]] = values if len(values) == count else repeat(values[0], count)
+        further: list[dict[str, Any]] = []
+        for column in meta.columns:
+            found = self._field_column(column.name) or []
+            if column.name in _SLOT_OF:
+                slots[_SLOT_OF[column.name]] = found
+            else:
+                further = further or [{} for _ in lengths]
+                for member, part in zip(further, found, strict=True):
+                    if part is not None:
+                        member[column.name] = part
+        if further:
+            slots["_columns"] = [member or None for member in further]
+        return slots
+
+    def _versions(self, head: Head) -> list[VersionRuns]:
+        if head.flags & ONE_VERSION and head.version is not None:
+            version = head.version
+            return [
+                _NO_VERSIONS.extended(version, length) if length > 0 else _NO_VERSIONS
+                for length in head.lengths
+            ]
+        if head.meta.versions is None:
+            return [_NO_VERSIONS] * len(head.lengths)
+        return [VersionRuns(zip(runs[::2], runs[1::2], strict=True)) for runs in head.meta.versions]
+
+    def __len__(self) -> int:
+        return len(self._rollouts) if self._rollouts is not None else len(self._read().lengths)
+
+    @overload
+    def __getitem__(self, index: int) -> Rollout: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Rollout]: ...
+    def __getitem__(self, index: int | slice) -> Rollout | list[Rollout]:
+        return self._made()[index]
+
+    def __iter__(self) -> Any:
+        return iter(self._made())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RolloutGroup):
+            if (
+                not self._objects
+                and (self.head, self.body) == (other.head, other.body)
+                and not other._objects
+            ):
+                return True
+        elif not isinstance(other, list | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(
+            mine == theirs for mine, theirs in zip(self, other, strict=True)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._sync()
+        return _reopen, (type(self), bytes(self._data), bytes(self._body), self._objects)
+
+    def __repr__(self) -> str:
+        head = self._read()
+        sums = head.sums()
+        counts = {status: self.statuses.count(status) for status in dict.fromkeys(self.statuses)}
+        parts = [f"{count} {status.value}" for status, count in counts.items()]
+        parts.append(f"{sums.num_tokens:,} tokens ({sums.response_tokens:,} of responses)")
+        if self.version is not None:
+            newest = self.newest_version
+            parts.append(
+                f"version {self.version}"
+                if newest == self.version
+                else f"versions {self.version} to {newest}"
+            )
+        if not isnan(sums.reward_mean):
+            parts.append(f"reward {sums.reward_mean:.3g} +- {sums.reward_std:.3g}")
+        parts += [f"columns {', '.join(self.column_names)}"] if self.column_names else []
+        names = [
+            f"{name}={value!r}" for name in ("uid", "group_id") if (value := getattr(self, name)) is not None
+        ]
+        return f"<RolloutGroup {' '.join([*names, ''])}{', '.join(parts)}>"
+
+
+def _reopen(cls: type[RolloutGroup], head: bytes, body: bytes, objects: dict[str, list[Any]]) -> RolloutGroup:
+    """Return the group of a copy or a pickle."""
+    return cls._of(Encoded(Head.read(head), head, body, dict(objects)))
+
+
+def _read_objects(objects: Any, count: int) -> dict[str, list[Any]]:
+    """Return fields that are not plain. Raises CorruptData, UnsupportedFormat."""
+    if type(objects) is not dict or not objects or not all(type(name) is str for name in objects):
+        raise CorruptData("objects of a group are no fields; use another copy")
+    if not FIELD_NAMES.issuperset(objects):
+        raise UnsupportedFormat(
+            f"a group with fields that this reroll does not have: {', '.join(sorted(objects))}"
+        )
+    if not all(type(values) is list and len(values) in (1, count) for values in objects.values()):
+        raise CorruptData("objects of a group have another number of members; use another copy")
+    for name in ("num_tokens", "checkout"):
+        if name in objects and not is_plain(objects[name], 0):
+            raise CorruptData(f"{name} of a group has a wrong type; use another copy")
+    return objects
+
+
+def _step(model_step: int | None) -> Any:
+    return None if model_step is None else VersionRuns([(model_step, 1)])[0]
+
+
+def _tokens(head: Head) -> int:
+    return sum([length for length in head.lengths if length > 0])
+
+
+def _frozen(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+_ones_held: Array = _frozen(np.ones(1 << 16, np.uint8))
+
+
+def _ones(size: int) -> Array:
+    """Return ones, of which all groups share the memory."""
+    global _ones_held  # noqa: PLW0603  (it only grows)
+    if size > len(_ones_held):
+        _ones_held = _frozen(np.ones(max(size, 2 * len(_ones_held)), np.uint8))
+    return _ones_held[:size]
+
+
+def _aligned(body: Bytes) -> Bytes:
+    """Return the same bytes where arrays are aligned: as they are, nearly always; and read-only."""
+    if type(body) is bytes or not len(body):
+        return body
+    view = memoryview(body).cast("B").toreadonly()
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return view if address % ALIGNMENT == 0 else bytes(view)
