@@ -181,3 +181,7 @@ def __getattr__(name: str) -> _typing.Any:
 
         return getattr(server, name)
     raise AttributeError(f"module 'reroll' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

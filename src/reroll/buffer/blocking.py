@@ -126,3 +126,9 @@ class BlockingReplayBuffer(BlockingVerbs):
     def __len__(self) -> int:
         with self._guard:
             return len(self._target)
+
+    def __bool__(self) -> bool:
+        return True  # also when it is empty
+
+    def __repr__(self) -> str:
+        return repr(self._target).replace("ReplayBuffer", "BlockingReplayBuffer", 1)

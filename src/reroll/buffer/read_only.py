@@ -108,6 +108,9 @@ class ReadOnlyBuffer:
         with self._guard:
             return len(self._target)
 
+    def __bool__(self) -> bool:
+        return True  # also when it is empty
+
     def __repr__(self) -> str:
         return f"<ReadOnlyBuffer of {len(self)} groups in {self._path}>"
 

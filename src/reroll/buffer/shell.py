@@ -270,6 +270,13 @@ class Shell:
             self._pass_time()
         return len(self._groups)
 
+    def __bool__(self) -> bool:
+        return True  # also when it is empty
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"<{type(self).__name__}: {len(self._groups)} groups, {len(self._engine.tasks)} tasks{state}>"
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -180,6 +180,9 @@ class _BufferVerbs:
         size: int = self._run(count())
         return size
 
+    def __bool__(self) -> bool:
+        return True  # also when it is empty
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         verb = getattr(self._buffer, name)
 

@@ -28,6 +28,9 @@ class BlockingRayReplayBuffer(BlockingVerbs):
     def __len__(self) -> int:
         return len(self._target)
 
+    def __bool__(self) -> bool:
+        return True  # also when it is empty
+
     @property
     def config(self) -> ReplayBufferConfig:
         """What the buffer was made from."""

@@ -154,6 +154,9 @@ class Handle:
         """Return how many groups are resident, whatever their status. Waits for the shards without `await`."""
         return sum(self._line(index).call_now("size", self._about.unreachable_s) for index in self._shards)
 
+    def __bool__(self) -> bool:
+        return True  # also when it is empty
+
     @property
     def config(self) -> ReplayBufferConfig:
         """What the buffer was made from."""

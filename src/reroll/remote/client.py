@@ -52,6 +52,9 @@ class RemoteBuffer:
         forking.check(self._home, "the client")
         return 0 if self._connected is None else self._connected.length
 
+    def __bool__(self) -> bool:
+        return True  # also when it is empty
+
     async def close(self) -> None:
         """Close the connection: waiting and later calls raise Closed; leases and reservations of this client return."""
         if not forking.is_elsewhere(self._home):
@@ -369,6 +372,9 @@ class BlockingRemoteBuffer(BlockingVerbs):
 
     def __len__(self) -> int:
         return len(self._target)
+
+    def __bool__(self) -> bool:
+        return True  # also when it is empty
 
     def batches(
         self, task_batch_sizes: Mapping[str, int], *, prefetch: int = 1, **options: Any

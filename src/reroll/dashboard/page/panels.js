@@ -26,7 +26,7 @@ export function tiles(stats, part, points, task) {
     ["put per second", decimal(perSecond("puts")), `${count(puts)} in total`],
     ["used per second", decimal(perSecond("used")), `${count(part.trained.groups)} in total`],
     ["reward, trained", decimal(reward(part.trained)), part.produced.scored ? `${decimal(reward(part.produced))} produced` : ""],
-    ["untrained tokens", share(untrained, part.put[1]), "of those put, left unused"],
+    ["untrained tokens", share(untrained, part.put[1]), "of those put"],
     ["size", bytes(part.num_bytes), task ? `of ${bytes(stats.num_bytes)} in all tasks` : stats.max_bytes ? `limit ${bytes(stats.max_bytes)}` : "no limit"],
   ];
   byId("tiles").replaceChildren(...told.map(([name, value, about]) => make("div", { class: "tile" },
@@ -34,8 +34,8 @@ export function tiles(stats, part, points, task) {
 }
 
 export function room(stats) {
-  const told = [`${bytes(stats.num_bytes)} of groups${stats.max_bytes ? `, limit ${bytes(stats.max_bytes)}` : ""}, ${bytes(stats.memory_bytes)} of them in memory`];
-  told.push(stats.disk ? `${bytes(stats.disk.file_bytes)} in the store, ${bytes(stats.disk.log_bytes)} in its log` : "nothing on disk");
+  const told = [`${bytes(stats.num_bytes)} of groups${stats.max_bytes ? `, limit ${bytes(stats.max_bytes)}` : ""}`, `${bytes(stats.memory_bytes)} in memory`];
+  told.push(stats.disk ? `${bytes(stats.disk.file_bytes + stats.disk.log_bytes)} on disk` : "nothing on disk");
   byId("room").textContent = `${told.join("; ")}.`;
 }
 
