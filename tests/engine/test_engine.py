@@ -22,9 +22,10 @@ from reroll import (
 )
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import BUCKETS, Amount, Ledger, Measure, Spot, closes
-from reroll.engine.rows import LEASED, OUT, RESIDENT, UNCOMMITTED
+from reroll.engine.rewind import commit, drop_consumed, return_all, rewind
+from reroll.engine.rows import LEASED, OUT, PLACES, RESIDENT, UNCOMMITTED
 from reroll.engine.state import restore, state_of
-from reroll.engine.task import COMPLETED, TaskSettings
+from reroll.engine.task import COMPLETED, RETURNING, STATUSES, TaskSettings
 from reroll.errors import WouldBlock
 
 
@@ -369,6 +370,98 @@ def test_the_same_seed_and_calls_give_the_same_draws():
     assert walk(one, np.random.default_rng(1), 200) == walk(other, np.random.default_rng(1), 200)
     one, other = (engine_of(**everything_settings(), seed=seed)[0] for seed in (5, 6))
     assert walk(one, np.random.default_rng(1), 200) != walk(other, np.random.default_rng(1), 200)
+
+
+# --- every count follows the rows
+
+
+def counts_follow_the_rows(engine):
+    """Compare ledger, bytes and limiter counters of all tasks with a recount of the columns."""
+    columns, alive = engine.columns, engine.columns.alive()
+    for task in engine.tasks.values():
+        mine = alive[columns.task[alive] == task.code]
+        amounts = task.ledger.amounts()
+        assert closes(amounts)
+        for place, name in enumerate(PLACES):
+            here = mine[columns.place[mine] == place]
+            assert amounts[name] == columns.measure(here)[:4]
+            for status in range(len(STATUSES)):
+                rows = here[columns.status[here] == status]
+                assert task.ledger.groups(status, place) == len(rows)
+                assert task.ledger.num_bytes(status, place) == columns.num_bytes[rows].sum()
+                if place == RESIDENT:
+                    assert sorted(task.pools[status].sampler.slots().tolist()) == sorted(rows.tolist())
+                    assert len(task.pools[status]) == len(rows)
+        assert task.counters.size == len(task.completed) + task.leased
+        away = mine[(columns.place[mine] == OUT) | (columns.place[mine] == LEASED)]
+        assert task.checked_out == np.isin(columns.status[away], RETURNING).sum()
+    return True
+
+
+def some_of(dice, slots):
+    return dice.permutation(slots)[: int(dice.integers(0, 4))] if len(slots) else slots
+
+
+@pytest.mark.parametrize("uses", [1, 3])
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_count_follows_the_rows(seed, durable, uses):
+    settings = TaskSettings(
+        capacity=9,
+        sampler=Fifo(),
+        remover=Fifo(),
+        max_times_sampled=uses,
+        max_uncommitted_steps=3,
+        rejected_capacity=2,
+        is_durable=durable,
+        expires=True,
+    )
+    engine, *tasks = engine_of(a=settings, b=settings, max_bytes=150)
+    dice, columns, step = np.random.default_rng(seed), engine.columns, 0
+    for _ in range(400):
+        task, status = tasks[int(dice.integers(2))], int(dice.integers(len(STATUSES) - 1))
+        alive = columns.alive()
+        places = columns.place[alive]
+        leased = alive[columns.pending[alive] > 0]
+        row = {
+            "num_tokens": int(dice.integers(1, 9)),
+            "num_bytes": int(dice.integers(1, 20)),
+            "version": step,
+        }
+        match int(dice.integers(12)):
+            case 0 | 1 | 2:
+                engine.insert(task, row, status, admitted=True)
+            case 3:
+                engine.take(task, status, 2, step)
+            case 4:
+                engine.draw(task, 2, step=step)
+            case 5:
+                engine.lend(task, status, 3)
+            case 6:
+                engine.acknowledge(some_of(dice, leased), {"a": step, "b": step})
+            case 7:
+                engine.give_back(some_of(dice, leased), delivered=bool(dice.integers(2)))
+            case 8:
+                for slot in some_of(dice, alive[places == OUT]).tolist():
+                    engine.insert_again(slot, row, status)
+            case 9:
+                engine.delete(some_of(dice, alive[(places == RESIDENT) | (places == OUT)]))
+                engine.lose(some_of(dice, columns.alive())[:1])
+            case 10:
+                stale = some_of(dice, task.completed.sampler.slots())
+                tokens = np.minimum(columns.num_tokens[stale], 2)
+                engine.expire(task, COMPLETED, stale, {"num_tokens": tokens})
+            case _:
+                step += 1
+                rewind(engine, task, step - 2) if dice.random() < 0.5 else commit(task, step - 2)
+                drop_consumed(engine, columns.alive())
+        assert counts_follow_the_rows(engine)
+    return_all(engine)
+    assert counts_follow_the_rows(engine)
+    other = Engine(lambda _: settings)
+    restore(other, state_of(engine))
+    assert counts_follow_the_rows(other)
+    assert [task.ledger.amounts() for task in other.tasks.values()] == [t.ledger.amounts() for t in tasks]
 
 
 # --- the ledger by itself

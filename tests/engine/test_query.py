@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reroll import Rollout, SyncReplayBufferConfig
-from reroll.engine.query import parse_order, rows_of, sort_rows, sort_slots
+from reroll.engine.query import parse_order, rows_at, rows_of, sort_rows, sort_slots
+from reroll.engine.rows import RESIDENT
 from reroll.errors import InvalidArgument
 from reroll.query import FIELDS
 
@@ -29,7 +30,7 @@ def test_columns_give_the_order_of_rows(groups, field, descending):
             version = None if reward is None else int(reward * 2)
             buffer.put([made], task, priority=priority, model_step=version)
         engine = buffer._target._engine
-        slots = engine.resident()
+        slots = rows_at(engine, RESIDENT)
         expected = sort_rows(rows_of(engine, slots), field, descending)
         assert rows_of(engine, sort_slots(engine, slots, field, descending)) == expected
         order = f"{'-' if descending else ''}{field}"

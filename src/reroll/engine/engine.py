@@ -203,12 +203,6 @@ class Engine:
             return NO_ROWS
         return versions.stale(*(None if t is None else step - 1 - t for t in (threshold, token_threshold)))
 
-    def resident(self) -> IntArray:
-        """Return the slots of all rows that are in a pool, by uid. O(rows)."""
-        alive = self.columns.alive()
-        found: IntArray = alive[self.columns.place[alive] == RESIDENT]
-        return found
-
     def by_pool(self, slots: IntArray) -> list[tuple[Task, int, IntArray]]:
         """Split slots by task and status, each part in the given order."""
         if not len(slots):
@@ -250,11 +244,14 @@ class Engine:
     ) -> Inserted:
         """Insert a group with these column values.
 
-        Raises WouldBlock for a COMPLETED group while limiter or room do not allow it, unless it was `admitted` before.
-        If the task overflows, the remover chooses among all rows and the new one, in the same step.
+        Raises, for a COMPLETED group that was not `admitted` before, WouldBlock while limiter or room do not allow it, and
+        InvalidArgument if it can never fit. If the task overflows, the remover chooses among all rows and the new one, in the same step.
         """
         if status == COMPLETED and not admitted:
-            self.check_admission(task, int(values.get("num_bytes", 0)))
+            num_bytes = int(values.get("num_bytes", 0))
+            self.check_size(num_bytes)
+            if not self.can_insert(task, 1, num_bytes):
+                raise WouldBlock(f"task {task.name!r} accepts no more groups for now")
         slot = self._write(task, values)
         self.describe(slot, group_id, tags)
         moves.enter(task, slot, status)
@@ -294,12 +291,6 @@ class Engine:
         moves.enter(task, slot, COMPLETED)
         task.counters.restore(counters)
         return slot
-
-    def check_admission(self, task: Task, num_bytes: int = 0) -> None:
-        """Raise WouldBlock while a COMPLETED group cannot be inserted, InvalidArgument if it never can."""
-        self.check_size(num_bytes)
-        if not self.can_insert(task, 1, num_bytes):
-            raise WouldBlock(f"task {task.name!r} accepts no more groups for now")
 
     def check_size(self, num_bytes: int) -> None:
         """Raise InvalidArgument for a group that can never fit."""

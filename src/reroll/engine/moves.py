@@ -74,10 +74,10 @@ def leave(task: Task, slots: IntArray, source: Spot, bucket: str) -> None:
     columns = task.columns
     if source.place == RESIDENT:
         task.pools[source.status].remove(slots)
-        if len(slots) > 1:
-            leased = slots[columns.pending[slots] > 0]
-        else:
+        if len(slots) == 1:
             leased = slots if columns.pending.item(slots.item()) else NO_ROWS
+        else:
+            leased = slots[columns.pending[slots] > 0]
         mark_trained(task, leased, source)  # a trainer trains on them
     if columns.dropped is not None and bucket != "consumed":
         columns.dropped += [

@@ -3,9 +3,9 @@
 import math
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from reroll.engine.ledger import Ledger, Spot
 from reroll.engine.limits import (
@@ -26,6 +26,8 @@ from reroll.engine.uses import Use, UseLog
 from reroll.errors import InvalidConfig, InvalidPriority, shown
 from reroll.rollout.adapters import read_number
 from reroll.rollout.status import Status
+
+T = TypeVar("T")
 
 STATUSES: Final = tuple(Status)
 """Column `status` holds indices into this."""
@@ -277,8 +279,8 @@ class Task:
         return {
             "sampler": _kind(self.settings.sampler),
             "remover": None if self.settings.remover is None else _kind(self.settings.remover),
-            "limiter": self._limiter_state(),
-            "sampler_set": self._sampler_state(),
+            "limiter": _override(self.settings.limiter, self._configured.limiter, known_options),
+            "sampler_set": _override(self.settings.sampler, self._configured.sampler, known_spec_options),
             "counters": self.counters.state(),
             "ledger": self.ledger.state(),
             "step": self.step,
@@ -316,13 +318,6 @@ class Task:
         for status, (pool, pool_state) in enumerate(zip(self.pools, state["pools"], strict=True)):
             pool.restore(pool_state, spots[Spot(status, RESIDENT)])
 
-    def _limiter_state(self) -> dict[str, Any] | None:
-        """Return the limiter that was set at run time, with the configured one; None if none was set."""
-        mine = known_options(self.settings.limiter)
-        if mine is None or self.settings.limiter == self._configured.limiter:
-            return None
-        return {"set": mine, "instead_of": known_options(self._configured.limiter)}
-
     def _restore_limiter(self, state: Mapping[str, Any] | None) -> None:
         """Restore the limiter that was set at run time, unless the configuration, which is newer, has changed."""
         if state is None:
@@ -339,13 +334,6 @@ class Task:
                 UserWarning,
                 stacklevel=2,
             )
-
-    def _sampler_state(self) -> dict[str, Any] | None:
-        """Return the sampler parameters that were set at run time, with the configured ones; None if none were set."""
-        mine, configured = self.settings.sampler, self._configured.sampler
-        if mine == configured or known_spec_options(mine) is None:
-            return None
-        return {"set": known_spec_options(mine), "instead_of": known_spec_options(configured)}
 
     def _check_selectors(self, state: Mapping[str, Any]) -> None:
         for role, spec in (("sampler", self.settings.sampler), ("remover", self.settings.remover)):
@@ -367,6 +355,12 @@ def checked_priority(value: object, subject: str = "priority") -> float:
     if not 0 <= priority < math.inf:
         raise InvalidPriority(f"{subject} must be finite and at least 0, not {priority}")
     return priority
+
+
+def _override(current: T, configured: T, options_of: Callable[[T], Any]) -> dict[str, Any] | None:
+    """Return the options that were set at run time, with the configured ones; None if none were set."""
+    options = None if current == configured else options_of(current)
+    return None if options is None else {"set": options, "instead_of": options_of(configured)}
 
 
 def _by_priority(columns: Columns) -> Ordered:
