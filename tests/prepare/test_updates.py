@@ -160,6 +160,23 @@ def test_columns_of_rollouts_are_packed_split_and_padded():
     assert len(table.where(np.array([False, True, True])).columns) == 2
 
 
+def test_a_column_of_a_rollout_does_not_hide_a_field_of_the_batch():
+    table = sequences_of([[with_columns(1, 2, advantages=np.zeros(2))]])
+    with pytest.raises(InvalidArgument, match="column 'advantages' cannot be set"):
+        pack(table, 8)
+
+
+def test_routed_experts_are_packed_where_every_rollout_has_them():
+    experts = np.arange(6, dtype=np.uint8).reshape(3, 2)
+    group = [with_columns(1, 2, routed_experts=experts), with_columns(1, 2, routed_experts=experts[1:])]
+    assert pack(sequences_of([group]), 8).columns["routed_experts"].tolist() == [
+        *experts.tolist(),
+        [0, 0],
+        *experts[1:].tolist(),
+    ]
+    assert "routed_experts" not in pack(sequences_of([[group[0], with_columns(1, 2)]]), 8).columns
+
+
 @pytest.mark.parametrize(
     ("other", "why"),
     [

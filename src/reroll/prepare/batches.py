@@ -195,10 +195,7 @@ class PackedBatch:
             InvalidArgument: The name is taken, or the number of entries is wrong.
 
         """
-        if name in REPEATED or name in {item.name for item in fields(self)}:
-            raise InvalidArgument(
-                f"column {name!r} cannot be set: every batch has this field; choose another name"
-            )
+        check_column_name(name)
         detached = values.detach().cpu() if hasattr(values, "detach") else values
         column = np.asarray(detached)
         if column.shape[:1] != (self.num_tokens,):
@@ -255,6 +252,14 @@ class PackedBatch:
             column &= ~self.token_lacks_logprob
         elif name == "response_mask" and self.token_is_masked is not None:
             column &= ~self.token_is_masked
+
+
+def check_column_name(name: str) -> None:
+    """Raise InvalidArgument if a further column would hide a field of a batch."""
+    if name in REPEATED or name in {item.name for item in fields(PackedBatch)}:
+        raise InvalidArgument(
+            f"column {name!r} cannot be set: every batch has a field of this name; choose another one"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

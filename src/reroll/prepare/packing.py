@@ -15,7 +15,15 @@ import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
 from reroll.prepare.array_pool import ArrayPool, Column, allocate
-from reroll.prepare.batches import FILLER, NO_VERSION, STORED, PackedBatch, PaddedBatch, pad_rows
+from reroll.prepare.batches import (
+    FILLER,
+    NO_VERSION,
+    STORED,
+    PackedBatch,
+    PaddedBatch,
+    check_column_name,
+    pad_rows,
+)
 from reroll.prepare.sequences import Sequences
 from reroll.rollout import VersionRuns
 
@@ -296,6 +304,7 @@ def _further_columns(
     kinds = {name: array for given in columns for name, array in given.items()}
     found: dict[str, Column] = {}
     for name, kind in kinds.items():
+        check_column_name(name)
         found[name] = np.empty((size, *kind.shape[1:]), kind.dtype)
         _join_or_zeros(heads, tails, [given.get(name) for given in columns], found[name])
     return found

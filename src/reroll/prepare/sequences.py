@@ -310,6 +310,8 @@ def _read_columns(
         columns if isinstance(columns := getattr(rollout, "columns", None), Mapping) else {}
         for rollout in rollouts
     ]
+    if (experts := _routed_experts(rollouts, tokens)) is not None:
+        given = [{**columns, "routed_experts": one} for columns, one in zip(given, experts, strict=True)]
     if not any(given):
         return [{}] * len(rollouts)
     kinds = {
@@ -343,6 +345,15 @@ def _read_columns(
             cut[name] = values
         found.append(cut)
     return found
+
+
+def _routed_experts(rollouts: Sequence[Any], tokens: Tokens) -> list[Column] | None:
+    """Return the field `routed_experts` of each rollout; None unless all have an array with an entry for each token."""
+    found: list[Any] = [getattr(rollout, "routed_experts", None) for rollout in rollouts]
+    lengths = [(len(r), len(p) + len(r)) for p, r in zip(tokens.prompts, tokens.responses, strict=True)]
+    if not found or not all(isinstance(one, np.ndarray) and one.ndim for one in found):
+        return None
+    return found if all(len(one) in both for one, both in zip(found, lengths, strict=True)) else None
 
 
 def _read_scores(groups: Sequence[Sequence[Any]], *, needed: bool) -> FloatColumn:
