@@ -30,7 +30,6 @@ RerollError
     └── StoreLocked                    somebody else is writing there
 
 UncommittedWarning                     a warning: what a training step used was let go before it was committed
-UnstorableWarning                      a warning: a group was put that could not be saved; names the path
 
 All are picklable (they cross process borders) and say what to do next.
 """
@@ -180,10 +179,6 @@ class StoreLocked(StoreError):  # noqa: N818
 
 class UncommittedWarning(UserWarning):
     """What a training step used was let go before it was committed; `rewind` cannot undo it any more."""
-
-
-class UnstorableWarning(UserWarning):
-    """A group was put into a buffer in memory that `save` would refuse; the message names the path and what to do."""
 
 
 def shown(value: object) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, settings
@@ -40,7 +39,7 @@ from reroll import (
     Uniform,
     Unlimited,
 )
-from reroll.buffer.recording import read
+from reroll.buffer.records import read_state
 from reroll.engine.state import state_of
 from reroll.testing.buffer.builders import rollout
 
@@ -571,7 +570,7 @@ class Machine(RuleBasedStateMachine):
         self.run(self.disk._written())
         assert not self.disk._disk._has_changed()
         with self.disk._disk.store.reader() as reader:
-            written = read(reader)
+            written = read_state(reader, self.disk._entries)
         assert (written is None) == (
             self.disk._disk.store.commits == 0 and not self.disk._engine.last_uid
         ) or written
@@ -585,10 +584,8 @@ class Machine(RuleBasedStateMachine):
         assert plain(written.engine["uses"]) == uses
         small = plain(copy.deepcopy(written.engine))
         assert {name: small[name] for name in live} == live
-        leases = {lease: msgspec.msgpack.encode(held) for lease, held in written.leases.items()}
-        assert leases == self.disk._leases.records()
-        known = [(number, put_id, uid) for put_id, (number, uid) in written.put_ids.items()]
-        assert known == list(self.disk._put_ids.items())
+        for each in self.disk._entries:
+            assert written.entries[each.kind] == dict(sorted(each.entries.items())), each.kind
         for group in written.groups:
             if group._stale_at is None:  # else it may have been shown since, which comes to the same
                 mine = self.disk._groups.find(group.uid)

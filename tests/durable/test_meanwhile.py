@@ -61,7 +61,6 @@ class Unregistered:
     """What cannot be stored."""
 
 
-@pytest.mark.filterwarnings("ignore::reroll.UnstorableWarning")
 async def test_a_group_that_cannot_be_saved_is_handed_out_meanwhile(tmp_path):
     buffer = ReplayBufferConfig(sampler="lifo").build()
     for _ in range(300):

@@ -316,9 +316,9 @@ async def test_the_window_goes_back(make):
     for step in (1, 2):
         await train(buffer, step, 2)
     task = buffer._engine.tasks[TASK]
-    assert (task.advanced, task.serving, task.consumed, task.may_start()) == (2, 2, 0, 4)
+    assert (task.done_step, task.serving_version, task.consumed, task.may_start()) == (2, 2, 0, 4)
     await buffer.rewind(1)
-    assert (task.advanced, task.serving, task.consumed) == (1, 1, 0)
+    assert (task.done_step, task.serving_version, task.consumed) == (1, 1, 0)
     assert task.may_start() == 2, "the two that came back count again"
     assert uids_of(await buffer.get(2, TASK, "completed", train_step=2)) == [3, 4]
     assert task.consumed == 2
@@ -331,7 +331,7 @@ async def test_tasks_that_come_later_start_from_the_rewound_step(make):
     await buffer.rewind(2)
     await fill(buffer, 1)
     task = buffer._engine.tasks[TASK]
-    assert (task.advanced, task.serving) == (2, 2)
+    assert (task.done_step, task.serving_version) == (2, 2)
 
 
 @pytest.mark.parametrize("remover", [None, "fifo"])

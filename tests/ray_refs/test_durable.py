@@ -296,7 +296,7 @@ async def test_what_an_interrupted_resume_left_is_deleted(tmp_path):
 
 async def test_what_is_too_large_for_the_store_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("reroll.buffer.references.MAX_PAYLOAD_BYTES", 1000)
-    monkeypatch.setattr("reroll.buffer.disk.MAX_PAYLOAD_BYTES", 3000)
+    monkeypatch.setattr("reroll.buffer.journal.MAX_PAYLOAD_BYTES", 3000)
     buffer = config(tmp_path).build()
     with pytest.raises(InvalidArgument, match="split it"):
         await buffer.put(group(ray.put(np.arange(1000))), "a")

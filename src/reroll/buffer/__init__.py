@@ -14,16 +14,15 @@ handed         the groups of one hand-out, on their way
 put            a put as a plan: decided without changing anything, carried out in one step
 signals        what a group is worth training on
 patch          late fields
-storable       whether what is put could be saved
 out            groups that producers took to roll them again
 leases, batch  groups that are consumed when their holder says so
 reservations   groups that producers may start
-put_ids        which puts were carried out
+tracked        maps that know their dirty keys; the put ids
 
 How it outlives its process:
-disk           a durable buffer: what changed goes to a store before a call returns
-snapshot       a buffer at one moment, to be saved; halfway: rollouts that a producer is writing into
-recording      a buffer as rows, facts and a small state; written: checks of all that comes back
+records        the persisted state as records, one list of parts that commit, save and restore iterate over
+journal        a durable buffer: changes are committed before a call returns; rollouts are loaded and evicted
+snapshot       a buffer at one moment, to be saved; and the load of a saved one
 references     Ray references inside of groups
 
 What it tells:

@@ -16,8 +16,8 @@ from reroll.buffer.arguments import (
     checked_thresholds,
     checked_uids,
 )
-from reroll.buffer.disk import Encoded
 from reroll.buffer.expiring import Thresholds
+from reroll.buffer.journal import Encoded
 from reroll.buffer.patch import Patch
 from reroll.buffer.slicing import ROWS_AT_ONCE, Slicing, slices_of
 from reroll.engine.limits import Limiter, StalenessWindow, limiter_of

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from reroll.buffer.deadlines import Deadlines
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
+from reroll.buffer.tracked import Tracked
 from reroll.engine.rows import RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.errors import InvalidArgument, LeaseExpired
@@ -56,8 +56,8 @@ class Leases:
         self._ended_with: dict[int, set[int]] = {}  # by uid: those of them that held it
         self._acked: OrderedDict[int, None] = OrderedDict()
         self.last = 0
-        self.changed: set[int] | None = None
-        """The leases that changed since somebody wrote them down; None: nobody does."""
+        self.entries: Tracked[int, Held | None] = Tracked()
+        """Leases that may still be acknowledged; None: acknowledged."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -208,33 +208,16 @@ class Leases:
         same = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         return self._groups.held_slots(same)
 
-    @property
-    def num_records(self) -> int:
-        """How many leases are remembered."""
-        return len(self._open) + len(self._ended) + len(self._acked)
-
-    def record(self, lease: int) -> bytes | None:
-        """Return what is to be remembered of a lease, None if nothing."""
-        if lease in self._acked:
-            return msgspec.msgpack.encode(None)
-        held = self._open.get(lease) or self._ended.get(lease)
-        return None if held is None else msgspec.msgpack.encode(held)
-
-    def records(self) -> dict[int, bytes]:
-        """Return what is to be remembered of all leases."""
-        known = sorted({*self._open, *self._ended, *self._acked})
-        return {lease: record for lease in known if (record := self.record(lease)) is not None}
-
-    def restore(self, last: int, known: Mapping[int, Held | None]) -> None:
-        """Become what was written down; whoever held a lease then is no more, but may still acknowledge it."""
-        self.last = last
+    def restore(self, known: Mapping[int, Held | None]) -> None:
+        """Load committed leases: their holders are gone, but may still acknowledge them."""
+        self.entries.load(known)
         for lease, held in known.items():
             if held is None:
                 self._remember(lease)
             else:
                 self._end(lease, held)
-        if self.changed is not None:  # only that some are too many to be remembered
-            self.changed = {lease for lease in known if self.record(lease) is None}
+        if self.entries.dirty is not None:
+            self.entries.dirty = set(known.keys() - self.entries.keys())  # too many to be remembered
 
     def recheck(self, uids: Iterable[int]) -> None:
         """Let groups whose holders are no more expire, if a refresh would have let them while those had them."""
@@ -248,8 +231,12 @@ class Leases:
         return [lent.uid for lent, known in now.items() if known[:2] == lent[:2] and known[2] != lent[2]]
 
     def _changed(self, lease: int) -> None:
-        if self.changed is not None:
-            self.changed.add(lease)
+        if lease in self._acked:
+            self.entries[lease] = None
+        elif (held := self._open.get(lease) or self._ended.get(lease)) is not None:
+            self.entries[lease] = held
+        else:
+            self.entries.discard(lease)
 
     def _close(self, lease: int) -> Held | None:
         self._deadlines.discard(lease)

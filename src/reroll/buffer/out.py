@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from reroll.buffer.group import Group
 from reroll.buffer.packed import Packed
+from reroll.buffer.tracked import Tracked
 from reroll.rollout.checkout import Checkout, Fingerprint, fingerprint_of, read_checkouts
 
 _REMEMBERED: Final = 1 << 16
@@ -67,10 +68,8 @@ class Out:
         self.name = Name()
         self.returned: set[int] = set()
         """Groups that were out when the buffer was saved or its process ended: they are back, and may still be put again."""
-        self.given_up: OrderedDict[int, None] = OrderedDict()
+        self.given_up: Tracked[int, None] = Tracked()
         """Groups that were deleted while a producer may have had them: its result is a new group."""
-        self.changed: set[int] | None = None
-        """Groups that `given_up` got or lost since the last commit; None: the buffer is not durable."""
         self.now = 0.0
         """The time, as the shell told it last."""
 
@@ -109,11 +108,8 @@ class Out:
     def give_up(self, uid: int) -> None:
         """Remember a group that is deleted while a producer may have it."""
         self.given_up[uid] = None
-        gone = [uid]
         if len(self.given_up) > _REMEMBERED:
-            gone.append(self.given_up.popitem(last=False)[0])
-        if self.changed is not None:
-            self.changed.update(gone)
+            self.given_up.drop_oldest()
 
     def _forget_items(self, uid: int) -> None:
         for item in self._items.pop(uid, ()):

@@ -10,7 +10,7 @@ from reroll.buffer.arguments import (
     checked_step,
     checked_task,
 )
-from reroll.buffer.disk import Encoded
+from reroll.buffer.journal import Encoded
 from reroll.buffer.packed import Packed
 from reroll.buffer.put import Put
 from reroll.buffer.reservations import Reservation
@@ -95,8 +95,6 @@ class Putting(Shell):
             return await self._known(put_id, reservation)
         self._groups.check_turn(plan)
         if self._disk is None:
-            if not isinstance(plan.items, Packed):
-                self._storable.look(plan.items)
             return await self._carry_out(plan, put_id, reservation, deadline, is_reserved=is_reserved)
         self._disk.check_ids(plan.summary.group_id, put_id)
         encoded = await self._disk.encode(plan.items, deadline)

@@ -14,7 +14,7 @@ from reroll.buffer.handed import Handed
 from reroll.buffer.looking import Looking
 from reroll.buffer.plain_calls import blocking
 from reroll.buffer.put import GroupRules
-from reroll.buffer.recording import read
+from reroll.buffer.records import read_state
 from reroll.buffer.references import OBJECT, Objects
 from reroll.buffer.shell import disk_use
 from reroll.codec import decode
@@ -38,7 +38,7 @@ class _Look(Looking):
         engine = Engine(lambda _: _SETTINGS)
         super().__init__(Groups(engine, lambda _: GroupRules(), None), waits, allow_pickle=allow_pickle)
         self._saved = saved
-        memory = read(saved)
+        memory = read_state(saved, self._entries)
         if memory is not None:  # a durable buffer that nothing was put into has no state yet
             restore(engine, _without_selectors(memory.engine))
             self._groups.restore(memory.groups)

@@ -2,21 +2,16 @@
 
 import threading
 import warnings
-from collections.abc import Iterator
 from os import PathLike
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from reroll.buffer.arguments import checked_choice, checked_count, checked_path, checked_step
-from reroll.buffer.disk import Damaged
-from reroll.buffer.group import Group
-from reroll.buffer.recording import Memory, check_rollouts, read
-from reroll.buffer.references import OBJECT, PutAgain, Whole
+from reroll.buffer.journal import Damaged
 from reroll.buffer.shell import Shell
-from reroll.buffer.snapshot import Snapshot
-from reroll.codec import RefReader
+from reroll.buffer.snapshot import Snapshot, load_saved
 from reroll.engine.rewind import commit, rewind
-from reroll.errors import Closed, CorruptData, InvalidArgument, NotEmpty
-from reroll.store import Saved, find_saved, open_saved, write_snapshot
+from reroll.errors import InvalidArgument, NotEmpty
+from reroll.store import find_saved, write_snapshot
 
 _SAVE: Final = "save"
 """The queue of saves."""
@@ -48,9 +43,7 @@ class Saving(Shell):
         if self._disk is not None:
             await self._disk.save(path)
             return
-        snapshot = Snapshot(
-            self._groups, self._leases, self._put_ids, self._rest(), allow_pickle=self._allow_pickle
-        )
+        snapshot = Snapshot(self._groups, self._entries, self._rest(), allow_pickle=self._allow_pickle)
         self._groups.witnesses.append(snapshot)
         try:
             await self._waits.aside(lambda: write_snapshot(path, snapshot.changes()), snapshot.end)
@@ -79,9 +72,10 @@ class Saving(Shell):
 
     async def _resume(self, path: str | PathLike[str], on_corrupt: Damaged) -> None:
         stopped = threading.Event()
-        memory, lost = await self._waits.aside(
-            lambda: _load(
+        saved, lost = await self._waits.aside(
+            lambda: load_saved(
                 path,
+                self._entries,
                 keep=self._disk is None,
                 on_corrupt=on_corrupt,
                 allow_pickle=self._allow_pickle,
@@ -90,18 +84,18 @@ class Saving(Shell):
             stopped.set,
         )
         file = find_saved(path)
-        self._become(memory, file)
+        self._become(saved, file)
         self._groups.lose(lost)
-        if lost or memory.leftovers:
+        if lost or saved.damaged:
             warnings.warn(
-                f"groups {sorted({*lost, *memory.leftovers})} in {file} are damaged: they are left out, and counted as lost",
+                f"groups {sorted({*lost, *saved.damaged})} in {file} are damaged: they are left out, and counted as lost",
                 UserWarning,
                 stacklevel=2,
             )
         if self._disk is not None:
             # A buffer whose store holds half of it could not go on.
-            await self._waits.to_the_end(self._disk.take_over(path))
-        self._leases.recheck(memory.lent())
+            await self._waits.to_the_end(self._disk.import_saved(path))
+        self._leases.recheck(saved.leased())
         self._groups.enforce_bounds()  # they may be configured since
 
     async def commit(self, step: int) -> int:
@@ -165,63 +159,3 @@ def _told(name: str, step: int) -> int:
     if checked is None:
         raise InvalidArgument(f"{name} must be told: the training step")
     return checked
-
-
-def _load(
-    path: str | PathLike[str],
-    *,
-    keep: bool,
-    on_corrupt: Damaged,
-    allow_pickle: bool,
-    stopped: threading.Event,
-) -> tuple[Memory, list[int]]:
-    """Return what was saved, with the rollouts if they are kept in memory, and the uids of those that are damaged."""
-    with open_saved(path, on_corrupt=on_corrupt) as saved:
-        skip = on_corrupt == "skip"
-        memory = read(saved, skip=skip, allow_pickle=allow_pickle)
-        if memory is None:
-            raise CorruptData(f"{saved.path} holds no buffer; name the directory that one was saved to")
-        lost: list[int] = []
-        references = _references(saved, keep=keep, allow_pickle=allow_pickle)
-        for group, found in _payloads(saved, memory.groups, references, skip, allow_pickle):
-            if stopped.is_set():
-                raise Closed("the resume was cancelled")
-            if isinstance(found, CorruptData):
-                if on_corrupt == "raise":
-                    raise CorruptData(
-                        f"group {group.uid} in {saved.path} is damaged ({found}); restore the file from a copy, or "
-                        'resume with on_corrupt="skip" to leave such groups out'
-                    ) from found
-                lost.append(group.uid)
-            elif keep and isinstance(found, bytes):
-                group.pack(found)
-            elif keep:
-                group.load(found)
-    return memory, lost
-
-
-def _references(saved: Saved, *, keep: bool, allow_pickle: bool) -> RefReader:
-    def read(number: int) -> bytes:
-        return saved.record(OBJECT, number)
-
-    return PutAgain(read, allow_pickle=allow_pickle) if keep else Whole(read)
-
-
-def _payloads(
-    saved: Saved, groups: list[Group], references: RefReader, skip: bool, allow_pickle: bool
-) -> Iterator[tuple[Group, Any]]:
-    """Yield each group with its rollouts, with their bytes where those can wait, or with why there is neither."""
-    by_uid = {group.uid: group for group in groups}
-    damaged: list[int] = []
-    for uid, blob in saved.all_payloads(damaged.append):
-        group = by_uid.pop(uid, None)
-        if group is not None:
-            yield group, check_rollouts(blob, group, saved.path, refs=references, allow_pickle=allow_pickle)
-        elif not skip:
-            raise CorruptData(
-                f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy, or resume with "
-                'on_corrupt="skip" to leave them out'
-            )
-    for group in by_uid.values():
-        what = "were altered" if group.uid in damaged else "are missing"
-        yield group, CorruptData(f"its rollouts {what}")

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,16 +13,14 @@ import numpy as np
 
 from reroll import forking
 from reroll.buffer.arguments import unknown_task
-from reroll.buffer.disk import Damaged, Disk
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
+from reroll.buffer.journal import Damaged, Journal
 from reroll.buffer.leases import Leases
 from reroll.buffer.out import Until
-from reroll.buffer.put_ids import PutIds
-from reroll.buffer.recording import Memory, read
+from reroll.buffer.records import SavedState, as_corrupt_data, entries_of, read_state
 from reroll.buffer.reservations import Reservation, Reservations
-from reroll.buffer.storable import Storable
-from reroll.buffer.written import trusting_nothing
+from reroll.buffer.tracked import PutIds
 from reroll.engine.ledger import Dropped
 from reroll.engine.rewind import return_all
 from reroll.engine.state import rebuild_ledger, restore
@@ -74,12 +71,12 @@ class Shell:
         self._is_saving = False
         self._put_ids = PutIds(put_id_history)
         self._leases = Leases(groups)
+        self._entries = entries_of(groups, self._leases, self._put_ids, allow_pickle=allow_pickle)
         self._reservations = Reservations()
         self._health = HealthMonitor()
         self._readers = Readers()
-        self._disk: Disk | None = None
+        self._disk: Journal | None = None
         self._allow_pickle = allow_pickle
-        self._storable = Storable(allow_pickle=allow_pickle)
         self._on_drop = on_drop
         if on_drop is not None:
             self._engine.dropped = []
@@ -93,44 +90,43 @@ class Shell:
 
     def _keep_in(self, store: Store, max_resident_bytes: int | None, on_corrupt: Damaged) -> None:
         """Be what a store holds, and write every change to it from now on."""
+        skip = on_corrupt == "skip"
         with store.reader() as reader:
-            memory = read(reader, skip=on_corrupt == "skip", allow_pickle=self._allow_pickle)
-            payloads = reader.payload_uids() if memory is not None and memory.leftovers else []
-        disk = Disk(
+            saved = read_state(reader, self._entries, skip=skip, allow_pickle=self._allow_pickle)
+            payloads = reader.payload_uids() if saved is not None and saved.damaged else []
+        disk = Journal(
             store,
             self._groups,
             self._waits,
-            leases=self._leases,
-            put_ids=self._put_ids,
-            rest=self._rest,
+            entries=self._entries,
+            small_state=self._rest,
             max_resident_bytes=max_resident_bytes,
             on_corrupt=on_corrupt,
             allow_pickle=self._allow_pickle,
         )
-        if memory is None or not memory.engine["last_uid"]:
-            disk.forget_interrupted()
+        if saved is None or not saved.engine["last_uid"]:
+            disk.drop_interrupted_import()
         self._groups.keeper = disk
-        if memory is not None:
-            self._become(memory, store.path)  # rows that come home are written with the next change
-            if memory.leftovers:
-                here = [group.uid for group in memory.groups]
-                lost = np.setdiff1d(payloads, here).tolist()
-                self._engine.columns.gone += [*memory.leftovers, *lost]
-            self._leases.recheck(memory.lent())
+        if saved is not None:
+            self._become(saved, store.path)  # the next commit writes rows that returned
+            if saved.damaged:
+                lost = np.setdiff1d(payloads, [group.uid for group in saved.groups]).tolist()
+                self._engine.columns.gone += [*saved.damaged, *lost]
+            self._leases.recheck(saved.leased())
             self._groups.enforce_bounds()  # they may be configured since
         self._disk = disk
 
-    def _become(self, memory: Memory, path: Path) -> None:
+    def _become(self, saved: SavedState, path: Path) -> None:
         """Be what is remembered in a file.
 
         Raises InvalidConfig if the configuration is another, CorruptData for what cannot be: nothing has changed then.
         """
         before = dict(vars(self._engine))
         try:
-            with trusting_nothing(path):
-                restore(self._engine, memory.engine)
+            with as_corrupt_data(path):
+                restore(self._engine, saved.engine)
                 home = return_all(self._engine)
-                if memory.leftovers:
+                if saved.damaged:
                     rebuild_ledger(self._engine)
                 evicted = self._engine.keep_limits()  # those of now, which may be lower
         except BaseException:
@@ -138,19 +134,19 @@ class Shell:
             if self._engine.dropped:
                 self._engine.dropped = []
             raise
-        self._groups.restore(memory.groups)
-        self._groups.counters.restore(memory.small["flow"])
+        self._groups.restore(saved.groups)
+        self._groups.counters.restore(saved.small["flow"])
         self._groups.counters.started = self._clock()
         self._health = HealthMonitor()
         self._readers = Readers(self._stats())
-        self._groups.restore_rules(memory.small["rules"])
-        self._leases.restore(memory.small["last_lease"], memory.leases)
-        self._reservations.last = memory.small["last_reservation"]
-        self._put_ids.restore(memory.put_ids)
-        self._groups.out.returned = set(memory.small["returned"])
-        self._groups.out.given_up = OrderedDict.fromkeys(memory.given_up)
+        self._groups.restore_rules(saved.small["rules"])
+        self._leases.last = saved.small["last_lease"]
+        self._reservations.last = saved.small["last_reservation"]
+        for each in self._entries:
+            each.restore(saved.entries[each.kind])
+        self._groups.out.returned = set(saved.small["returned"])
         until = Until(self._engine.last_uid, self._engine.last_tick)
-        self._groups.out.name.restore(memory.small["name"], until)
+        self._groups.out.name.restore(saved.small["name"], until)
         self._groups.come_home(home.back, np.concatenate([home.gone, evicted]))  # whoever had them is no more
         for task in self._engine.tasks.values():
             if not task.has_room(0):

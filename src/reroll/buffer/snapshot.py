@@ -1,51 +1,55 @@
-"""A buffer at one moment, for saving it while it goes on.
+"""Save a buffer in memory as it is at one moment while it goes on, and load a saved one.
 
-What is copied at once is small: columns, and references to groups. The rest is encoded in the thread that writes. A group
-that somebody is about to see or change meanwhile is encoded first, as it was.
+The copy that is made at once is small: columns, and references to groups. The rest is encoded in the thread that writes. A group
+that is about to be delivered or changed meanwhile is encoded first, as it was.
 """
 
+import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from os import PathLike
 from typing import Any, Final
 
 import numpy as np
 
 from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
-from reroll.buffer.halfway import as_far_as_written
-from reroll.buffer.leases import Leases
-from reroll.buffer.put_ids import PutIds
-from reroll.buffer.recording import (
-    GIVEN_UP,
-    PUT_ID,
+from reroll.buffer.journal import Damaged
+from reroll.buffer.records import (
     STATE,
-    rows_of_columns,
-    write_put,
-    write_small,
-    write_use,
+    Entries,
+    SavedState,
+    Uses,
+    check_rollouts,
+    read_state,
+    write_rows,
+    write_state,
 )
-from reroll.buffer.references import OBJECT, Held, References, nothing_is_stored
-from reroll.codec import encode
+from reroll.buffer.references import OBJECT, Held, PutAgain, References, Whole, nothing_is_stored
+from reroll.codec import RefReader, encode
 from reroll.engine.rows import LEASED, OUT
 from reroll.engine.task import RETURNING
-from reroll.errors import Closed, NotStorable
-from reroll.store import MAX_PAYLOAD_BYTES, ROW, Blob, Change, Record
+from reroll.errors import Closed, CorruptData, NotStorable
+from reroll.rollout.adapters import read_length
+from reroll.store import MAX_PAYLOAD_BYTES, ROW, Blob, Change, Record, Saved, open_saved
 
 _AT_ONCE: Final = 32
-"""Groups of one change; small, so that memory stays small and the loop gets its turn."""
+"""Groups of one change; few, so that memory stays small and the event loop gets its turn."""
 _ROWS_AT_ONCE: Final = 500
 _TRIES: Final = 5
+_PER_TOKEN: Final = ("response_ids", "logprobs", "response_mask", "response_model_steps")
+"""The fields with one entry for each response token; None and empty mean absent."""
 
 
 class Snapshot:
-    """What is to be saved. Made by the buffer; `changes` is for the thread that writes."""
+    """The state of a buffer at one moment. The buffer makes it; the thread that writes reads `changes`."""
 
     def __init__(
-        self, groups: Groups, leases: Leases, put_ids: PutIds, rest: dict[str, Any], *, allow_pickle: bool
+        self, groups: Groups, entries: Sequence[Entries], small_state: dict[str, Any], *, allow_pickle: bool
     ) -> None:
         self._allow_pickle = allow_pickle
         engine = groups.engine
-        self._state = write_small(engine, rest)  # first: it files newcomers, and their rows tell where
+        self._state = write_state(engine, small_state)  # first: it may move rows within their samplers
         alive = engine.columns.alive()
         self._lock = threading.Lock()
         self._rows = engine.columns.rows(alive)
@@ -56,22 +60,16 @@ class Snapshot:
         self._blobs: dict[int, Blob | Exception] = {}
         self._is_over = False
         self._references = References(nothing_is_stored, allow_pickle=allow_pickle)
-        self._leases = leases.records()
-        self._put_ids = list(put_ids.items())
-        self._given_up = list(groups.out.given_up)
-        self._uses = [
-            (name, number, used)
-            for name, task in engine.tasks.items()
-            for number, used in task.log.records().items()
-        ]
-        # Producers write into what they have as they please, without telling.
+        parts: list[Entries | Uses] = [*entries, Uses(engine)]
+        self._parts = [(part.totals(), part.copy()) for part in parts]
+        # Producers write into checked-out rollouts without notice.
         columns = engine.columns
         rolled = (columns.place[alive] == OUT) | (
             (columns.place[alive] == LEASED) & np.isin(columns.status[alive], RETURNING)
         )
         for place in np.flatnonzero(rolled).tolist():
             group = self._groups[place]
-            self._keep(group, list(map(as_far_as_written, group.items)))
+            self._keep(group, list(map(consistent_prefix, group.items)))
 
     # --- for the buffer
 
@@ -80,13 +78,13 @@ class Snapshot:
         self._keep(group)
 
     def before_record(self, group: Group) -> None:
-        """Note what is known of a group; its rollouts stay as they are for now."""
+        """Copy the metadata of a group; its rollouts stay as they are for now."""
         with self._lock:
             if group.uid in self._pending:
                 self._records.setdefault(group.uid, group.record())
 
     def end(self) -> None:
-        """Learn that nobody tells of changes any more: what is not written by now never will be."""
+        """Stop: the buffer reports no more changes, so groups that are not written by now must not be written."""
         with self._lock:
             self._is_over = True
 
@@ -97,24 +95,24 @@ class Snapshot:
                 self._records.setdefault(group.uid, group.record())
                 try:
                     self._blobs[group.uid] = self._encode(group, items)
-                except Exception as error:  # noqa: BLE001  (it is the save that fails, not whoever gets the group)
+                except Exception as error:  # noqa: BLE001  (it fails the save, not the call that delivers the group)
                     self._blobs[group.uid] = error
 
     # --- for the thread
 
     def changes(self) -> Iterator[Change]:
-        """Yield all that is to be written. Raises Closed after `end`."""
+        """Yield the content of the file. Raises Closed after `end`."""
         for change in self._changes():
             self._check()
             yield change
-            del change  # before the next part is made
+            del change  # before the next one is made
 
     def _check(self) -> None:
         if self._is_over:
             raise Closed("the save was cancelled, and groups may have changed since")
 
     def _changes(self) -> Iterator[Change]:
-        records: list[bytes] = []
+        members: list[bytes] = []
         for start in range(0, len(self._groups), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             groups = self._groups[part]
@@ -122,39 +120,30 @@ class Snapshot:
             for group in groups:
                 record, blob = self._take(group)
                 if len(blob) > MAX_PAYLOAD_BYTES:
-                    task = self._tasks[self._rows["task"][len(records)]]
+                    task = self._tasks[self._rows["task"][len(members)]]
                     raise NotStorable(
                         f"group {group.uid} of task {task!r} takes {len(blob)} bytes, and a group of {MAX_PAYLOAD_BYTES} can "
                         f"be saved; delete([{group.uid}]) and save again, or put it in parts"
                     )
-                records.append(record)
+                members.append(record)
                 payloads.append((group.uid, blob))
-            self._groups[part] = [None] * len(groups)  # type: ignore[list-item]  # written ones may go
+            self._groups[part] = [None] * len(groups)  # type: ignore[list-item]  # frees written ones
             del groups, group
             yield Change(payloads=payloads)
             del payloads
-        for start in range(0, len(records), _ROWS_AT_ONCE):
+        for start in range(0, len(members), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             rows = {name: column[part] for name, column in self._rows.items()}
-            written = rows_of_columns(rows, self._tasks, records[part], allow_pickle=self._allow_pickle)
-            yield Change(records=written)
-        others: dict[str, list[tuple[int, bytes]]] = {
-            "lease": list(self._leases.items()),
-            PUT_ID: [
-                (number, write_put(put_id, uid, allow_pickle=self._allow_pickle))
-                for number, put_id, uid in self._put_ids
-            ],
-            GIVEN_UP: [(uid, b"") for uid in self._given_up],
-            "uses": [(number, write_use(name, used)) for name, number, used in self._uses],
-        }
-        found: list[Record] = [(kind, *one) for kind, known in others.items() for one in known]
-        found += self._references.records(())
+            yield Change(write_rows(rows, self._tasks, members[part], allow_pickle=self._allow_pickle))
         numbers = self._references.numbers()
         for number in numbers:
-            yield Change(records=[(OBJECT, number, self._references.blob(number))])
-        totals = {kind: len(known) for kind, known in others.items()}
-        totals |= {ROW: len(records), **self._references.totals(), OBJECT: len(numbers)}
-        yield Change(records=[*found, (STATE, 0, self._state)], totals=totals)
+            yield Change([(OBJECT, number, self._references.blob(number))])
+        records: list[Record] = [(STATE, 0, self._state), *self._references.records(())]
+        totals = {ROW: len(members), **self._references.totals(), OBJECT: len(numbers)}
+        for known, write in self._parts:
+            records += write()
+            totals |= known
+        yield Change(records, totals=totals)
 
     def _take(self, group: Group) -> tuple[bytes, Blob]:
         with self._lock:
@@ -174,7 +163,7 @@ class Snapshot:
             if (packed := group.packed) is not None:
                 return packed
             items = group.items
-        held = Held(self._references)  # for good: a snapshot is saved as it is
+        held = Held(self._references)  # never released: a snapshot does not change
         for left in reversed(range(_TRIES)):
             try:
                 blob = encode(
@@ -183,10 +172,94 @@ class Snapshot:
                     root=f"group {group.uid}: rollouts",
                     allow_pickle=self._allow_pickle,
                 )
-            except RuntimeError:  # a trainer that has it added to a dict of it just now
+            except RuntimeError:  # a trainer that has it added to one of its dicts just now
                 if not left:
                     raise
             else:
                 self._references.hold(group.uid, held)
                 return blob
         raise AssertionError
+
+
+def consistent_prefix(rollout: Any) -> Any:
+    """Return a copy of a rollout whose fields agree about the number of response tokens.
+
+    A producer that continues a response extends one field after the other, so the shortest field ends with the last token
+    that all of them have.
+    """
+    seen = copy.copy(rollout)
+    values: dict[str, Any] = {name: getattr(seen, name, None) for name in _PER_TOKEN}
+    lengths = {name: read_length(name, value) for name, value in values.items()}
+    if lengths["response_ids"] is None:
+        return seen
+    if lengths["logprobs"] == read_length("input_ids", getattr(seen, "input_ids", None)):
+        del lengths["logprobs"]  # one for each position of the whole sequence
+    present = {name: length for name, length in lengths.items() if length or name == "response_ids"}
+    tokens = min(length or 0 for length in present.values())
+    for name, length in present.items():
+        # Lists are copied even if they have that length: they may grow while they are being encoded.
+        if length != tokens or isinstance(values[name], list):
+            setattr(seen, name, values[name][:tokens])
+    return seen
+
+
+# --- loading
+
+
+def load_saved(
+    path: str | PathLike[str],
+    entries: Sequence[Entries],
+    *,
+    keep: bool,
+    on_corrupt: Damaged,
+    allow_pickle: bool,
+    stopped: threading.Event,
+) -> tuple[SavedState, list[int]]:
+    """Return a saved state, with the rollouts if `keep`, and the uids of groups whose rollouts are damaged.
+
+    Raises CorruptData for damaged groups unless such are to be skipped; Closed soon after `stopped` is set.
+    """
+    with open_saved(path, on_corrupt=on_corrupt) as saved:
+        state = read_state(saved, entries, skip=on_corrupt == "skip", allow_pickle=allow_pickle)
+        if state is None:
+            raise CorruptData(f"{saved.path} holds no buffer; name the directory that one was saved to")
+        lost: list[int] = []
+        for group, found in _payloads(saved, state.groups, keep, on_corrupt == "skip", allow_pickle):
+            if stopped.is_set():
+                raise Closed("the resume was cancelled")
+            if isinstance(found, CorruptData):
+                if on_corrupt == "raise":
+                    raise CorruptData(
+                        f"group {group.uid} in {saved.path} is damaged ({found}); restore the file from a copy, or "
+                        'resume with on_corrupt="skip" to leave such groups out'
+                    ) from found
+                lost.append(group.uid)
+            elif keep and isinstance(found, bytes):
+                group.pack(found)
+            elif keep:
+                group.load(found)
+    return state, lost
+
+
+def _payloads(
+    saved: Saved, groups: list[Group], keep: bool, skip: bool, allow_pickle: bool
+) -> Iterator[tuple[Group, Any]]:
+    """Yield each group with its rollouts, with their bytes if those can be decoded later, or with a CorruptData."""
+
+    def read(number: int) -> bytes:
+        return saved.record(OBJECT, number)
+
+    references: RefReader = PutAgain(read, allow_pickle=allow_pickle) if keep else Whole(read)
+    by_uid = {group.uid: group for group in groups}
+    damaged: list[int] = []
+    for uid, blob in saved.all_payloads(damaged.append):
+        group = by_uid.pop(uid, None)
+        if group is not None:
+            yield group, check_rollouts(blob, group, saved.path, refs=references, allow_pickle=allow_pickle)
+        elif not skip:
+            raise CorruptData(
+                f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy, or resume with "
+                'on_corrupt="skip" to leave them out'
+            )
+    for group in by_uid.values():
+        yield group, CorruptData(f"its rollouts {'were altered' if group.uid in damaged else 'are missing'}")

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Final
 
 from reroll.buffer.read_only import ReadOnlyBuffer
-from reroll.buffer.recording import read_rows
+from reroll.buffer.records import read_rows
 from reroll.codec.frame import split
 from reroll.engine.ledger import PUT, Amount, closes
 from reroll.engine.rows import PLACES

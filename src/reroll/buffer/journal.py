@@ -1,7 +1,8 @@
-"""A durable buffer's other half: every change of rows, and every payload, goes to a store before a call returns.
+"""The journal of a durable buffer: every change of its state, and every payload, is committed before a call returns.
 
-Calls change the buffer first, and then wait here until that is written. What changes while a commit runs is gathered
-into the next one, so that many calls share it, and the event loop never waits for the disk.
+A call changes the buffer first, and then waits here for the commit. Changes that are made while a commit runs are gathered into
+the next one, so that many calls share it; the event loop never waits for the disk. Rollouts that do not fit into memory are
+evicted when they are committed, and loaded again when they are delivered.
 """
 
 import math
@@ -19,27 +20,24 @@ import numpy as np
 
 from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
-from reroll.buffer.leases import Leases
 from reroll.buffer.packed import Packed
-from reroll.buffer.put_ids import PutIds
-from reroll.buffer.recording import (
-    GIVEN_UP,
-    PUT_ID,
+from reroll.buffer.records import (
     STATE,
+    Entries,
+    Part,
+    Rows,
+    Uses,
     check_row,
     read_rollouts,
     write_group_id,
     write_put,
-    write_rows,
-    write_small,
-    write_use,
+    write_state,
 )
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
 from reroll.codec import encode
 from reroll.errors import CorruptData, NotStorable, RerollError, StoreFailed
 from reroll.store import (
     MAX_PAYLOAD_BYTES,
-    ROW,
     Blob,
     Change,
     Record,
@@ -57,28 +55,34 @@ Damaged = Literal["raise", "skip"]
 
 _ROOT: Final = "rollouts"
 _AT_ONCE: Final = 64
-"""Groups of one commit when a store takes over a whole buffer."""
+"""Payloads of one commit when a buffer is resumed into a store."""
 
 
 class Encoded(NamedTuple):
-    """Rollouts as bytes, and the references in them, which are to be released when these are stored or given up."""
+    """Rollouts as bytes, and the references in them, which are released when the bytes are committed or dropped."""
 
     blob: Blob
     held: Held
 
 
 class _Commit:
-    """What one commit holds, and whom it matters to."""
+    """A commit, and the groups whose rollouts it holds, by uid."""
 
     def __init__(self, signal: Signal) -> None:
         self.signal = signal
         self.error: BaseException | None = None
         self.is_over = False
-        self.groups: dict[int, Group] = {}  # by uid, whose rollouts are in it
+        self.groups: dict[int, Group] = {}
+
+    async def wait(self) -> None:
+        """Return when the commit is over. Raises its error."""
+        await self.signal.wait()
+        if self.error is not None:
+            raise self.error
 
 
-class Disk:
-    """Writes what changed, and reads rollouts that are not in memory."""
+class Journal:
+    """Commits changes to a store, and loads and evicts rollouts."""
 
     def __init__(
         self,
@@ -86,57 +90,56 @@ class Disk:
         groups: Groups,
         waits: Waits,
         *,
-        leases: Leases,
-        put_ids: PutIds,
-        rest: Callable[[], dict[str, Any]],
+        entries: Sequence[Entries],
+        small_state: Callable[[], dict[str, Any]],
         max_resident_bytes: int | None,
         on_corrupt: Damaged,
         allow_pickle: bool,
     ) -> None:
         self.store = store
         self._groups = groups
-        self._leases = leases
-        self._put_ids = put_ids
         self._waits = waits
-        self._rest = rest  # the small state beside the engine's
+        self._entries = entries
+        self._small_state = small_state
         self._max_resident_bytes = max_resident_bytes
         self._on_corrupt: Damaged = on_corrupt
         self._allow_pickle = allow_pickle
         self._references = References(self._read_object, allow_pickle=allow_pickle)
         with store.reader() as reader:
             self._references.restore(reader.records(HOLDER))
-        self._taken_over: list[Record] = []  # records that are written with the next state
+        self._parts: list[Part] = [
+            Rows(groups, allow_pickle=allow_pickle),
+            *entries,
+            Uses(groups.engine),
+            self._references,
+        ]
+        self._imported: list[Record] = []  # written with the next commit
         self._error: RerollError | None = None
         self._blobs: dict[int, Blob] = {}  # by uid, not yet handed to the store
         self._sizes: dict[int, int] = {}  # of groups whose rollouts are in memory
         self._resident = 0
-        self._held: Counter[int] = Counter()  # groups that are about to be shown
-        self._all_shown: Signal | None = None  # for whoever closes, and waits for that
-        self._pinned: Counter[int] = Counter()  # payloads that are being read, and stay until then
+        self._held: Counter[int] = Counter()  # groups that are being delivered
+        self._all_delivered: Signal | None = None  # for `close`, which waits for that
+        self._pinned: Counter[int] = Counter()  # payloads that are being read: they are not deleted meanwhile
         self._now: _Commit | None = None  # being written
         self._next: _Commit | None = None  # gathering
         self._last_state = b""
-        self.watch()
+        self._track()
 
-    def _read_object(self, number: int) -> bytes:
-        with self.store.reader() as reader:
-            return reader.record(OBJECT, number)
-
-    def watch(self) -> None:
-        """Learn from now on what changes."""
+    def _track(self) -> None:
+        """Record changes from now on."""
         columns = self._groups.engine.columns
         if columns.dirty is None:
             columns.dirty = set()
-        self._leases.changed = set()
-        self._put_ids.committed()
-        self._groups.out.changed = set()
+        for each in self._entries:
+            each.entries.track()
 
-    # --- writing
+    # --- encoding
 
     async def encode(self, items: Sequence[Any] | Packed, deadline: float | None = None) -> Encoded:
-        """Return rollouts as bytes, when what their references stand for is here as well.
+        """Return rollouts as bytes, when the objects of their references are here as well.
 
-        Raises NotStorable, with the path to what cannot be stored, and WaitTimeout.
+        Raises NotStorable with the path to the value that cannot be stored; WaitTimeout.
         """
         encoded = self._encode(items)
         if self._references.missing(encoded.held):
@@ -148,7 +151,7 @@ class Disk:
         return encoded
 
     def encode_now(self, items: Sequence[Any]) -> Encoded:
-        """Do the same at once; for rollouts whose references are stored already, or it waits for Ray."""
+        """Return rollouts as bytes, at once; it waits for Ray unless their references are stored already."""
         encoded = self._encode(items)
         self._references.fetch(encoded.held)
         return encoded
@@ -170,14 +173,14 @@ class Disk:
         return Encoded(blob, held)
 
     def check_ids(self, group_id: Any, put_id: Any) -> None:
-        """Raise NotStorable for ids that could not be written."""
+        """Raise NotStorable for ids that cannot be written."""
         if group_id is not None and type(group_id) not in (str, int):
             write_group_id(group_id, allow_pickle=self._allow_pickle)
         if put_id is not None and type(put_id) not in (str, int):
             write_put(put_id, None, allow_pickle=self._allow_pickle)
 
     def check_row(self, uid: int | None) -> None:
-        """Raise NotStorable, and delete the group, if its row could not be written: a bad row fails no other call."""
+        """Raise NotStorable, and delete the group, if its row cannot be written: it must not fail the commit of others."""
         if uid is None or (slot := self._groups.slot_of(uid)) is None:
             return
         columns = self._groups.engine.columns
@@ -191,11 +194,13 @@ class Disk:
             raise
 
     def add(self, uid: int | None, encoded: Encoded) -> None:
-        """Let the rollouts of a group that was just put or changed be written with its row."""
+        """Commit the rollouts of a group that was just put or changed together with its row."""
         if uid is not None and (slot := self._groups.slot_of(uid)) is not None:
             self._blobs[uid] = encoded.blob
             self._references.hold(uid, encoded.held)
             self._count(uid, int(self._groups.engine.columns.num_bytes[slot]))
+
+    # --- committing
 
     @property
     def error(self) -> RerollError | None:
@@ -208,21 +213,20 @@ class Disk:
             raise error
 
     async def written(self) -> None:
-        """Return when all that changed so far is written. Raises StoreFailed."""
+        """Return when all changes so far are committed. Raises StoreFailed."""
         self.raise_if_failed()
-        self._waits.here()  # first: what ends from now on is told here
+        self._waits.here()  # first: later commits report to this loop
         if self._now is not None and self._now.is_over:
-            self._finish()  # the loop that it was to be told to is over
-        if not self._has_changed():
-            if self._now is not None:
-                await self._until(self._now)
-            return
-        await self._until(self._begin())
+            self._finish()  # the loop that it reported to is closed
+        if self._has_changed():
+            await self._begin().wait()
+        elif self._now is not None:
+            await self._now.wait()
 
     def write_soon(self) -> None:
-        """Let what changed be written, for whoever does not wait for it."""
-        if self._error is None and self.store.error is None and self._has_changed():
-            with suppress(RuntimeError):  # no loop runs any more: so it goes with the next change
+        """Commit all changes so far, for a caller that does not wait."""
+        if self.error is None and self._has_changed():
+            with suppress(RuntimeError):  # no loop runs any more: the next change commits them
                 self._begin()
 
     def _begin(self) -> _Commit:
@@ -239,41 +243,28 @@ class Disk:
             await self.written()
 
     async def close(self) -> None:
-        """Write all that changed, and close the store; groups that are about to be shown are shown first.
+        """Commit all changes, and close the store; groups that are being delivered are delivered first.
 
-        They are taken already, and what fails now could not be undone in a store that is closed.
+        They are taken already, and a failed delivery could not be undone in a closed store.
         """
         try:
             while self._held:
-                self._all_shown = self._waits.signal()
-                await self._all_shown.wait()
+                self._all_delivered = self._waits.signal()
+                await self._all_delivered.wait()
             await self.written()
         finally:
             await self._waits.aside(self.store.close)
 
-    async def _until(self, commit: _Commit) -> None:
-        await commit.signal.wait()
-        if commit.error is not None:
-            raise commit.error
-
     def _has_changed(self) -> bool:
-        columns = self._groups.engine.columns
         return bool(
-            columns.dirty
-            or columns.gone
-            or self._blobs
-            or self._leases.changed
-            or self._put_ids.added
-            or self._put_ids.dropped
-            or self._groups.out.changed
-            or self._references.has_changed
-            or self._taken_over
-            or any(task.log.new or task.log.old for task in self._groups.engine.tasks.values())
+            self._blobs
+            or self._imported
+            or any(part.has_changed for part in self._parts)
             or self._state() != self._last_state
         )
 
     def _state(self) -> bytes:
-        return write_small(self._groups.engine, self._rest())
+        return write_state(self._groups.engine, self._small_state())
 
     def _start_if_idle(self) -> None:
         if self._next is not None and self._now is None:
@@ -281,20 +272,33 @@ class Disk:
 
     def _start(self) -> None:
         commit = self._next
-        assert commit is not None  # noqa: S101  (whoever starts has made it)
+        assert commit is not None  # noqa: S101  (the caller has checked it)
         if self._pinned and not self._pinned.keys().isdisjoint(self._groups.engine.columns.gone):
-            return  # somebody still reads what goes, and starts this as soon as it has it
+            return  # a reader of a payload that goes starts this commit when it has read it
         self._next, self._now = None, commit
         try:
             self.raise_if_failed()
             self.store.write(self._gather(commit), lambda error: self._done(commit, error))
-        except Exception as error:  # noqa: BLE001  (whatever it was, whoever waits is told)
+        except Exception as error:  # noqa: BLE001  (all waiting calls raise it)
             self._error = commit.error = self._error or write_error(error, self.store.path)
             commit.is_over = True
             self._waits.soon(self._finish)  # not posted: this thread runs the buffer already
 
+    def _gather(self, commit: _Commit) -> Change:
+        """Return all changes since the last commit, and mark them as written."""
+        gone = self._groups.engine.columns.gone
+        self._last_state = self._state()  # first: it may move rows within their samplers
+        records: list[Record] = [(STATE, 0, self._last_state), *self._imported]
+        for part in self._parts:
+            records += part.records(gone)
+        totals = {kind: total for part in self._parts for kind, total in part.totals().items()}
+        payloads = [*self._blobs.items(), *((uid, None) for uid in gone)]
+        commit.groups = {uid: group for uid in self._blobs if (group := self._groups.find(uid)) is not None}
+        self._blobs, self._imported = {}, []
+        return Change(records, payloads, totals)
+
     def _done(self, commit: _Commit, error: BaseException | None) -> None:
-        """Learn, in the thread of the store, that a commit is over."""
+        """Report the end of a commit, from the thread of the store."""
         commit.error, commit.is_over = error, True
         self._waits.post(self._finish)
 
@@ -311,116 +315,71 @@ class Disk:
         if self._next is not None:
             self._start()
 
-    def _gather(self, commit: _Commit) -> Change:
-        """Return all that changed since the last commit, and forget that it did."""
-        groups, columns = self._groups, self._groups.engine.columns
-        slots = np.array(sorted(columns.dirty or ()), np.int64)
-        dirty = groups.groups(slots)
-        gone = columns.gone
-        self._last_state = self._state()
-        change = Change(
-            records=[
-                *write_rows(groups.engine, slots, dirty, allow_pickle=self._allow_pickle),
-                *((ROW, uid, None) for uid in gone),
-                *self._records(gone),
-                (STATE, 0, self._last_state),
-            ],
-            payloads=[*self._blobs.items(), *((uid, None) for uid in gone)],
-            totals=self._totals(),
-        )
-        commit.groups = {uid: group for uid in self._blobs if (group := groups.find(uid)) is not None}
-        self._blobs = {}
-        columns.dirty, columns.gone = set(), []
-        return change
+    # --- saving and resuming
 
-    def _totals(self) -> dict[str, int]:
-        """Return how many records of each kind there are after this commit."""
-        engine, out = self._groups.engine, self._groups.out
-        return {
-            ROW: len(engine.columns),
-            "lease": self._leases.num_records,
-            PUT_ID: len(self._put_ids),
-            GIVEN_UP: len(out.given_up),
-            "uses": sum(task.log.num_records for task in engine.tasks.values()),
-            **self._references.totals(),
-        }
+    async def save(self, path: str | PathLike[str]) -> None:
+        """Save the committed state; a damaged group raises CorruptData, or has no rollouts there."""
+        await self.written()
+        on_damaged = _skip if self._on_corrupt == "skip" else self._refuse
+        stopped = threading.Event()
+        with self.store.begin_copy() as copy:
 
-    def _records(self, gone: Iterable[int]) -> Iterable[Record]:
-        for lease in sorted(self._leases.changed or ()):
-            yield "lease", lease, self._leases.record(lease)
-        self._leases.changed = set()
-        for number in self._put_ids.dropped:
-            yield PUT_ID, number, None
-        for number, (put_id, uid) in self._put_ids.added.items():
-            yield PUT_ID, number, write_put(put_id, uid, allow_pickle=self._allow_pickle)
-        self._put_ids.committed()
-        out = self._groups.out
-        for uid in sorted(out.changed or ()):
-            yield GIVEN_UP, uid, b"" if uid in out.given_up else None
-        out.changed = set()
-        for name, task in self._groups.engine.tasks.items():
-            for number, used in task.log.new.items():
-                yield "uses", number, write_use(name, used)
-            for number in task.log.old:
-                yield "uses", number, None
-            task.log.new, task.log.old = {}, []
-        yield from self._references.records(gone)
-        taken_over, self._taken_over = self._taken_over, []
-        yield from taken_over
+            def write() -> None:
+                # Closed before the copy: SQLite ends a process that closes a file which a thread reads.
+                with closing(copy_of(copy, on_damaged, stopped)) as changes:
+                    write_snapshot(path, changes)
 
-    async def take_over(self, path: str | PathLike[str]) -> None:
-        """Let the store hold all groups of this buffer, whose rollouts were saved elsewhere; the rest follows as usual."""
-        self.watch()
+            await self._waits.aside(write, stopped.set)
+
+    def _refuse(self, uid: int) -> None:
+        raise _damaged(uid, self.store, CorruptData("its rollouts were altered"))
+
+    async def import_saved(self, path: str | PathLike[str]) -> None:
+        """Commit the whole buffer, whose rollouts are in a saved file. Payloads come first, the rest in one commit.
+
+        Until that commit, the store holds an empty buffer.
+        """
+        self._track()
         try:
-            await self._copy_payloads(path)
+            await self._import_payloads(path)
         except BaseException as error:
             self._error = self.store.error or StoreFailed(
-                f"{self.store.path} does not hold what was to be resumed ({type(error).__name__}: {error}): open it "
-                "again, where it is empty, and resume once more"
+                f"{self.store.path} does not hold the resumed buffer ({type(error).__name__}: {error}): build the buffer "
+                "again, which is empty, and resume once more"
             )
             raise
-        groups, columns = self._groups, self._groups.engine.columns
-        # All of this is written with the state, in one commit: until then, the store is as it was before.
-        self._leases.changed = set(self._leases.records())
-        self._put_ids.added = {number: (put_id, uid) for number, put_id, uid in self._put_ids.items()}
-        groups.out.changed = set(groups.out.given_up)
-        for task in groups.engine.tasks.values():
+        columns = self._groups.engine.columns
+        for each in self._entries:
+            each.entries.mark(each.entries)
+        for task in self._groups.engine.tasks.values():
             task.log.new = task.log.records()
         columns.dirty = set(columns.alive().tolist())
 
-    async def _copy_payloads(self, path: str | PathLike[str]) -> None:
-        groups = self._groups
-        with ExitStack() as opened:  # closed also when the caller is cancelled while a thread opens it
-            saved = await self._waits.aside(
-                lambda: opened.enter_context(Saved(find_saved(path)))
-            )  # checked before
-            blobs = saved.all_payloads(_pass_over)
-            while True:
-                some = await self._waits.aside(lambda: list(islice(blobs, _AT_ONCE)))
-                if not some:
-                    break
-                await self._write(
-                    Change(payloads=[(uid, blob) for uid, blob in some if groups.find(uid) is not None])
-                )
-            await self._take_over_references(saved)
-
-    async def _take_over_references(self, saved: Saved) -> None:
+    async def _import_payloads(self, path: str | PathLike[str]) -> None:
         known = self._groups.find
-        holders = [(uid, numbers) for uid, numbers in saved.records(HOLDER) if known(int(uid)) is not None]
-        self._references.restore(holders)
-        self._taken_over += [(HOLDER, uid, numbers) for uid, numbers in holders]
-        for done, number in enumerate(self._references.numbers(), 1):
-            blob = await self._waits.aside(partial(saved.record, OBJECT, number))
-            await self._write(Change(records=[(OBJECT, number, blob)], totals={OBJECT: done}))
+        with ExitStack() as opened:  # closed also if the caller is cancelled while a thread opens it
+            saved = await self._waits.aside(lambda: opened.enter_context(Saved(find_saved(path))))
+            blobs = saved.all_payloads(_skip)
+            while some := await self._waits.aside(lambda: list(islice(blobs, _AT_ONCE))):
+                await self._write(
+                    Change(payloads=[(uid, blob) for uid, blob in some if known(uid) is not None])
+                )
+            holders = [
+                (uid, numbers) for uid, numbers in saved.records(HOLDER) if known(int(uid)) is not None
+            ]
+            self._references.restore(holders)
+            self._imported += [(HOLDER, uid, numbers) for uid, numbers in holders]
+            for done, number in enumerate(self._references.numbers(), 1):
+                blob = await self._waits.aside(partial(saved.record, OBJECT, number))
+                await self._write(Change([(OBJECT, number, blob)], totals={OBJECT: done}))
 
-    def forget_interrupted(self) -> None:
-        """Let all go that a resume wrote which did not come to its end; by itself, since these uids will be used."""
+    def drop_interrupted_import(self) -> None:
+        """Delete the payloads of an import that was killed: the empty buffer will use their uids."""
         with self.store.reader() as reader:
-            uids = reader.payload_uids()
+            payloads: list[tuple[int, Blob | None]] = [(uid, None) for uid in reader.payload_uids()]
             objects: list[Record] = [(OBJECT, number, None) for number, _ in reader.records(OBJECT)]
-        if uids or objects:
-            gone = [(uid, None) for uid in uids]
-            self.store.write(Change(records=objects, payloads=[*gone], totals={OBJECT: 0}), lambda _: None)
+        if payloads or objects:
+            self.store.write(Change(objects, payloads, {OBJECT: 0}), lambda _: None)
 
     async def _write(self, change: Change) -> None:
         commit = _Commit(self._waits.signal())
@@ -430,30 +389,14 @@ class Disk:
             self._waits.post(commit.signal.set)
 
         self.store.write(change, done)
-        await self._until(commit)
+        await commit.wait()
 
-    async def save(self, path: str | PathLike[str]) -> None:
-        """Save what is written; damaged groups raise CorruptData, or have no rollouts there."""
-        await self.written()
-        on_damaged = _pass_over if self._on_corrupt == "skip" else self._refuse
-        stopped = threading.Event()
-        with self.store.begin_copy() as copy:
-            # Closed before the copy, also by an error that the caller keeps: SQLite ends a process that closes a file in use.
-            def write() -> None:
-                with closing(copy_of(copy, on_damaged, stopped)) as changes:
-                    write_snapshot(path, changes)
-
-            await self._waits.aside(write, stopped.set)
-
-    def _refuse(self, uid: int) -> None:
-        raise _damaged(uid, self.store, CorruptData("its rollouts were altered"))
-
-    # --- reading
+    # --- residency of rollouts
 
     async def secure(self, groups: Sequence[Group]) -> set[int]:
-        """Return when all that changed is written and groups have their rollouts; damaged ones to be skipped by uid.
+        """Load the rollouts of groups and commit all changes; return the uids of damaged ones to be skipped.
 
-        They keep them until they are released, whoever else is done with them.
+        The rollouts stay in memory until `release`.
         """
         self._held.update(group.uid for group in groups)
         try:
@@ -465,23 +408,23 @@ class Disk:
         return damaged
 
     def release(self, groups: Sequence[Group]) -> None:
-        """Let groups that were secured lose their rollouts again: they were shown."""
+        """Allow the eviction of groups that were secured: they are delivered."""
         held = self._held
         for group in groups:
             if (count := held.pop(group.uid)) > 1:
                 held[group.uid] = count - 1
-        if not held and self._all_shown is not None:
-            self._all_shown.set()
+        if not held and self._all_delivered is not None:
+            self._all_delivered.set()
 
     async def look(self, groups: Sequence[Group]) -> set[int]:
-        """Return when groups have their rollouts; damaged ones to be skipped by uid. Raises UnknownUid for one that went."""
+        """Load the rollouts of groups; return the uids of damaged ones to be skipped. Raises UnknownUid for a deleted one."""
         damaged: set[int] = set()
         while missing := [group for group in groups if not group.is_here and group.uid not in damaged]:
             damaged |= {group.uid for group in await self.fetch(missing)}
         return damaged
 
     async def fetch(self, groups: Sequence[Group]) -> list[Group]:
-        """Let groups have their rollouts; return those that are damaged, if those are to be skipped."""
+        """Load the rollouts of groups in a thread; return damaged ones, if those are to be skipped."""
         missing = {group.uid: group for group in groups if not group.is_here}
         if not missing:
             return []
@@ -496,14 +439,14 @@ class Disk:
         return [group for uid, group in missing.items() if not self._load(group, loaded[uid])]
 
     def load(self, groups: Sequence[Group]) -> None:
-        """Let groups have their rollouts, here and now."""
+        """Load the rollouts of groups in this thread."""
         loaded = self._read(groups)
         for group in groups:
             if not self._load(group, loaded[group.uid]):
                 raise _damaged(group.uid, self.store, loaded[group.uid])
 
     def _read(self, groups: Iterable[Group]) -> dict[int, Any]:
-        """Return rollouts by uid, or the error of those that are damaged."""
+        """Return rollouts by uid, or the error of damaged ones."""
         loaded: dict[int, Any] = {}
         for group in sorted(groups, key=lambda group: group.uid):
             try:
@@ -515,6 +458,10 @@ class Disk:
                     blob, group, self.store.path, refs=self._references, allow_pickle=self._allow_pickle
                 )
         return loaded
+
+    def _read_object(self, number: int) -> bytes:
+        with self.store.reader() as reader:
+            return reader.record(OBJECT, number)
 
     def _load(self, group: Group, loaded: Any) -> bool:
         if isinstance(loaded, CorruptData):
@@ -529,10 +476,8 @@ class Disk:
             self._count(group.uid, int(self._groups.engine.columns.num_bytes[slot]))
         return True
 
-    # --- memory
-
     def settle(self, groups: Iterable[Group]) -> None:
-        """Let go of rollouts that do not fit into memory, or were consumed; they are on disk."""
+        """Evict rollouts that are committed and do not fit into memory, or were consumed."""
         being_written = {} if self._now is None else self._now.groups
         most = math.inf if self._max_resident_bytes is None else self._max_resident_bytes
         for group in groups:
@@ -546,11 +491,11 @@ class Disk:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of rollouts that are in memory, by the estimate that rows have."""
+        """Bytes of rollouts in memory, by the estimate of their rows."""
         return self._resident
 
     def forget(self, group: Group) -> None:
-        """Learn that a group has no row any more."""
+        """Drop the rollouts of a group whose row was deleted."""
         self._blobs.pop(group.uid, None)
         self._discount(group.uid)
 
@@ -563,8 +508,8 @@ class Disk:
         self._resident -= self._sizes.pop(uid, 0)
 
 
-def _pass_over(uid: int) -> None:
-    """A payload that was altered: its group is lost already."""
+def _skip(uid: int) -> None:
+    """Pass over a damaged payload: its group is lost already."""
 
 
 def _damaged(uid: int, store: Store, error: CorruptData) -> CorruptData:
