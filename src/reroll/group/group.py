@@ -34,7 +34,7 @@ from reroll.group.layout import (
     Bytes,
     Head,
     bounds_of,
-    check_head,
+    check_frames,
     with_uid,
 )
 from reroll.rollout import (
@@ -256,18 +256,12 @@ class RolloutGroup(Sequence[Rollout]):
             UnsupportedFormat: another format, or a type that this process did not register.
 
         """
-        check_head(head)
+        flags = check_frames(head, body, check_body=check_body)
+        if (objects is not None) != bool(flags & HAS_OBJECTS):
+            raise CorruptData("objects of a group are missing, or do not belong to it; use another copy")
         self = cls.__new__(cls)
         self._data, self._body, self._objects = head, _aligned(body), {}
         self._head = self._rollouts = self._states = None
-        if check_body:
-            self._read().check_body(body)
-        elif len(body) != self._read().body_size:
-            raise CorruptData(
-                f"body of a group has {len(body)} bytes, its head says {self._read().body_size}"
-            )
-        if (objects is not None) != bool(self._read().flags & HAS_OBJECTS):
-            raise CorruptData("objects of a group are missing, or do not belong to it; use another copy")
         if objects is not None:
             self._objects = _read_objects(decode(objects, refs=refs), len(self))
         return self

@@ -371,17 +371,13 @@ class Head:
     def read(cls, head: Bytes) -> "Head":
         """Take a head apart. Raises CorruptData for bytes that disagree with themselves, UnsupportedFormat."""
         check_head(head)
-        *start, members, meta_size, status, reserved = _RECORD.unpack_from(head)
+        *start, members, meta_size, status, _ = _RECORD.unpack_from(head)
         _, _, _, flags, body_crc, body_size, uid, *numbers = start
         staleness, prompt_tokens = numbers[3], numbers.pop(6)
         end = RECORD.itemsize + _MEMBER_BYTES * members
         if members < 1 or end + meta_size != len(head):
             raise CorruptData(
                 f"head of a group has {len(head)} bytes, but {members} members need another size"
-            )
-        if flags & ~_ALL_FLAGS or reserved:
-            raise UnsupportedFormat(
-                "a group with flags that this reroll does not know; upgrade reroll to read it"
             )
         found = _members(members).unpack_from(head, RECORD.itemsize)
         try:
@@ -477,7 +473,7 @@ def check_head(head: Bytes) -> None:
     """Raise CorruptData unless these bytes are a whole head, UnsupportedFormat for another format. O(bytes)."""
     if len(head) < RECORD.itemsize or head[:4] != MAGIC:
         raise CorruptData("not the head of a group; pass the bytes that RolloutGroup.head gave")
-    _, crc, version, *_ = _RECORD.unpack_from(head)
+    _, crc, version, flags, *_, reserved = _RECORD.unpack_from(head)
     with memoryview(head) as view:
         if checksum_of(view[_CHECKED_FROM:]) != crc:
             raise CorruptData(
@@ -487,6 +483,34 @@ def check_head(head: Bytes) -> None:
         raise UnsupportedFormat(
             f"a group in format {version}, this reroll reads format {FORMAT}; use the same reroll"
         )
+    if flags & ~_ALL_FLAGS or reserved:
+        raise UnsupportedFormat(
+            "a group with flags that this reroll does not know; upgrade reroll to read it"
+        )
+
+
+def check_frames(head: Bytes, body: Bytes, *, check_body: bool) -> int:
+    """Check a head, and its body without taking the head apart where it can; return the flags. O(bytes).
+
+    Raises CorruptData, UnsupportedFormat.
+    """
+    check_head(head)
+    _, _, _, flags, body_crc, body_size, *_, tokens, prompt_tokens, _, _, _, _, _, _ = _RECORD.unpack_from(
+        head
+    )
+    if len(body) != body_size:
+        raise CorruptData(
+            f"body of a group has {len(body)} bytes, its head says {body_size}; use another copy"
+        )
+    others = aligned(4 * prompt_tokens) + aligned(4 * tokens) * (2 if flags & HAS_LOGPROBS else 1)
+    others += aligned(tokens) if flags & HAS_MASK else 0
+    if not check_body:
+        return int(flags)
+    if others != body_size:  # it has further columns
+        Head.read(head).check_body(body)
+    elif checksum_of(memoryview(body)) != body_crc:
+        raise CorruptData("checksum of a group's body does not fit: it was cut or altered; use another copy")
+    return int(flags)
 
 
 def with_uid(head: Bytes, uid: int) -> bytes:
