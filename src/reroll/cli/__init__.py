@@ -8,6 +8,7 @@ files      `reroll export` and `reroll verify`
 server     `reroll serve`, `ping` and `keygen`
 dashboard  `reroll dashboard`
 config     `reroll config check`
+simulate   `reroll simulate` and `reroll simulate calibrate`
 
 A command imports what it needs when it runs, so that help is fast.
 """

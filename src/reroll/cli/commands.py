@@ -11,6 +11,7 @@ from reroll.cli.files import export, verify
 from reroll.cli.inspect import inspect
 from reroll.cli.server import keygen, ping, serve
 from reroll.cli.show import show
+from reroll.cli.simulate import simulate_app
 
 app = typer.Typer(name="reroll", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -33,3 +34,4 @@ def reroll(
 for _command in (inspect, show, dashboard, export, verify, serve, ping, keygen):
     app.command()(_command)
 app.add_typer(config_app, name="config")
+app.add_typer(simulate_app, name="simulate")

@@ -12,7 +12,7 @@ from reroll.simulate.scenario import (
     Scenario,
     TrainerModel,
 )
-from reroll.simulate.sweep import Trial, parse_sweep, run_sweep
+from reroll.simulate.sweep import Trial, combinations, parse_sweep, run_sweep
 
 __all__ = [
     "Delay",
@@ -27,6 +27,7 @@ __all__ = [
     "TrainerModel",
     "Trial",
     "calibrate",
+    "combinations",
     "parse_sweep",
     "read_trace",
     "run_report",

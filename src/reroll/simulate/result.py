@@ -119,7 +119,7 @@ class Result:
         plain = asdict(self)
         plain["points"] = [point._asdict() for point in self.points]
         plain["staleness"] = {str(value): number for value, number in sorted(self.staleness.items())}
-        return {**plain, **self.row()}
+        return {**plain, **self.row(), "imbalance": self.imbalance}
 
 
 class Meter:
