@@ -22,6 +22,7 @@ from groups import MEMBERS, TASK, Group, Shape
 from measure import Timing
 from reroll import ReplayBuffer, ReplayBufferConfig, Rollout
 from reroll.codec import encode
+from reroll.testing.probe import probe
 
 SHAPE = Shape(256, 868)
 """Encoded, a group of these is 64 KB."""
@@ -106,7 +107,9 @@ class Speeds(NamedTuple):
 def measure_saves(count: int, rounds: int) -> Speeds:
     """Save and resume a buffer, and write and read the same bytes as a plain file, by turns."""
     buffer = asyncio.run(filled(distinct_groups(count)))
-    blobs = [encode(group.items) for group in buffer._groups.groups(buffer._engine.columns.alive())]  # noqa: SLF001
+    blobs = [
+        encode(group.items) for group in probe(buffer).groups.groups(probe(buffer).engine.columns.alive())
+    ]
     gc.collect()
     writes: dict[str, Callable[[Path], object]] = {
         PLAIN_WRITE: lambda where: write_plain(where / "plain", blobs),

@@ -17,6 +17,7 @@ from reroll import AsyncReplayBufferConfig, ReplayBufferConfig
 from reroll.codec import encode
 from reroll.store.durable import LOG_BYTES
 from reroll.store.files import PAGE_BYTES
+from reroll.testing.probe import probe
 
 PRODUCERS = 8
 BATCH = 64
@@ -57,7 +58,7 @@ def measure_puts(count: int, rounds: int) -> Puts:
 async def _put(where: Path, groups: Sequence[Group], count: int, *, writes: bool = True) -> tuple[float, int]:
     buffer = ReplayBufferConfig(store=where, seed=0).build()
     if not writes:
-        buffer._disk.store.write = lambda _, done: done(None)  # noqa: SLF001
+        probe(buffer).disk.store.write = lambda _, done: done(None)
     fresh = [[copy.copy(member) for member in groups[number % len(groups)]] for number in range(count)]
     waiting = iter(fresh)
 
@@ -66,9 +67,9 @@ async def _put(where: Path, groups: Sequence[Group], count: int, *, writes: bool
             await buffer.put(group, TASK, model_step=1, current_train_step=2)
 
     os.sync()
-    before, start = buffer._disk.store.commits, perf_counter()  # noqa: SLF001
+    before, start = probe(buffer).disk.store.commits, perf_counter()
     await asyncio.gather(*(produce() for _ in range(PRODUCERS)))
-    seconds, commits = perf_counter() - start, buffer._disk.store.commits - before  # noqa: SLF001
+    seconds, commits = perf_counter() - start, probe(buffer).disk.store.commits - before
     await buffer.close()
     return seconds, commits
 

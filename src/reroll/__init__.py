@@ -5,8 +5,8 @@ import typing as _typing
 from reroll._version import __version__
 from reroll.buffer.batch import Batch
 from reroll.buffer.blocking import BlockingReplayBuffer
+from reroll.buffer.buffer import ReplayBuffer
 from reroll.buffer.read_only import ReadOnlyBuffer, open_readonly
-from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
 from reroll.engine.ledger import Amount, Dropped
 from reroll.engine.limits import (

@@ -21,9 +21,9 @@ from pydantic import (
 
 from reroll.buffer.arguments import unknown_task
 from reroll.buffer.blocking import BlockingReplayBuffer
+from reroll.buffer.buffer import ReplayBuffer
 from reroll.buffer.groups import Groups
 from reroll.buffer.put import GroupRules
-from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.signals import SignalName
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import Dropped
@@ -350,16 +350,17 @@ class ReplayBufferConfig(TaskConfig):
             "on_drop": self.on_drop,
         }
         if self.store is None:
-            return make(self._groups(), options)
+            return make(self.groups(), options)
         kept = {"max_resident_bytes": self.max_resident_bytes, "on_corrupt": self.on_corrupt}
         store = open_store(self.store, sync=self.sync, on_corrupt=self.on_corrupt)
         try:
-            return make(self._groups(), {**options, **kept, "store": store})
+            return make(self.groups(), {**options, **kept, "store": store})
         except BaseException:
             store.close()
             raise
 
-    def _groups(self) -> Groups:
+    def groups(self) -> Groups:
+        """Return an empty engine with its groups, as configured. Raises InvalidConfig for settings that can never proceed."""
         # Made here, so that what cannot proceed is refused now, and not when a task is first used.
         settings = {name: self._settings(self.for_task(name)) for name in self.tasks}
         rules = {name: _rules(self.for_task(name)) for name in self.tasks}

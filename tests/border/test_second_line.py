@@ -5,6 +5,7 @@ import pytest
 import reroll.buffer.groups
 from reroll import NotStorable, ReplayBufferConfig
 from reroll.testing.buffer.builders import group, names
+from reroll.testing.probe import probe
 
 
 async def test_a_row_that_cannot_be_written_fails_its_own_put_only(tmp_path, monkeypatch):
@@ -26,9 +27,9 @@ async def test_a_row_that_cannot_be_written_fails_its_own_put_only(tmp_path, mon
 async def test_a_state_that_cannot_be_written_fails_no_call(tmp_path):
     config = ReplayBufferConfig(sampler="fifo", store=tmp_path)
     buffer = config.build()
-    buffer._engine.task("z\udc80")
+    probe(buffer).engine.task("z\udc80")
     await buffer.put(group("one"), "t")
-    buffer._engine.tasks["t"].counters.samples = 2**70
+    probe(buffer).engine.tasks["t"].counters.samples = 2**70
     await buffer.put(group("two"), "t")
     await buffer.close()
     again = config.build()

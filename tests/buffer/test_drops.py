@@ -11,6 +11,7 @@ import pytest
 from durable_errors.samples import alter_payload
 from reroll import Dropped, ReplayBufferConfig, WaitTimeout
 from reroll.testing.buffer.builders import ABORTED, COMPLETED, FAILED, group, names, put_all
+from reroll.testing.probe import probe
 
 
 async def test_groups_under_a_lease_are_reported_when_they_leave():
@@ -49,7 +50,7 @@ async def test_groups_whose_producer_is_late_are_reported_to_any_call():
     now = [0.0]
     config = ReplayBufferConfig(out_ttl_s=5, on_drop=drops.extend)
     buffer = config.build()
-    buffer._clock = lambda: now[0]
+    probe(buffer).clock = lambda: now[0]
     await put_all(buffer, "t", group("a", status=ABORTED))
     await buffer.get(1, "t", ABORTED)
     now[0] = 6.0

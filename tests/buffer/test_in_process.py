@@ -193,7 +193,7 @@ async def test_rows_do_not_let_the_buffer_be_changed():
 async def test_groups_that_stay_out_too_long_are_given_up():
     clock = ManualClock()
     config = ReplayBufferConfig(sampler="fifo", out_ttl_s=10)
-    buffer = ReplayBuffer(config._groups(), LoopWaits(), clock=clock)
+    buffer = ReplayBuffer(config.groups(), LoopWaits(), clock=clock)
     await buffer.put(group("a", status=ABORTED), "t")
     (early,) = await buffer.get(1, "t", ABORTED)
     clock.advance(6)

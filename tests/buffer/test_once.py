@@ -38,7 +38,7 @@ async def test_earlier_steps_are_warned_of_once(store):
             for step in (5, 1, 2, 3):
                 await buffer.get(1, "t", "completed", train_step=step)
     (warning,) = caught
-    assert "asked for step 1 after step 5" in str(warning.message)
+    assert "train_step 1 is older than step 5" in str(warning.message)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from reroll import Closed, Queue, ReplayBufferConfig, Status, WaitTimeout
 from reroll.engine.ledger import closes
 from reroll.testing.buffer.builders import group, names
+from reroll.testing.probe import probe
 
 COMPLETED, ABORTED = Status.COMPLETED, Status.ABORTED
 PATIENCE_S = 60  # only ever reached by a test that fails
@@ -29,7 +30,7 @@ class Parking:
 
     def __init__(self, buffer):
         self._parked = threading.Semaphore(0)
-        waits = buffer._target._waits
+        waits = probe(buffer).waits
         enter = waits._enter
 
         def entered(waiter):

@@ -14,6 +14,7 @@ import pytest
 from reroll import ReplayBuffer, ReplayBufferConfig
 from reroll.engine.ledger import closes
 from reroll.store import FILE_NAME
+from reroll.testing.probe import probe
 
 _numbers = count()
 
@@ -38,7 +39,7 @@ def copy_of(store: Path) -> Path:
 
 def crashed(buffer: ReplayBuffer, config: ReplayBufferConfig | None = None, **options: Any) -> ReplayBuffer:
     """Return a buffer that finds what a crash would leave of this one now; this one goes on."""
-    store = copy_of(buffer._disk.store.path.parent)
+    store = copy_of(probe(buffer).disk.store.path.parent)
     if config is not None:
         return config.model_copy(update={"store": store}).build()
     return fifo(store, **options)
@@ -68,7 +69,7 @@ async def passed(buffer: ReplayBuffer) -> dict[str, Any]:
 @contextmanager
 def stalled(buffer: ReplayBuffer) -> Iterator[None]:
     """Let the disk be slow: no commit ends inside."""
-    store, go_on = buffer._disk.store, threading.Event()
+    store, go_on = probe(buffer).disk.store, threading.Event()
     commit = store._commit
 
     def wait_and_commit(changes: Any) -> None:

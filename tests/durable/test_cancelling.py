@@ -7,12 +7,13 @@ import pytest
 
 from durable.stores import cancelled, crashed, fifo, passed, picture, stalled, while_writing
 from replay.buffers import TASK, fill, group, uids_of
+from reroll.testing.probe import probe
 from server.waiting import until
 
 
 async def checked(buffer, **options):
     """Return all that is there, after a check that a crash would leave the same."""
-    await buffer._disk.drained()
+    await probe(buffer).disk.drained()
     again = crashed(buffer, **options)
     mine, theirs = await picture(buffer), await picture(again)
     assert mine == theirs
@@ -60,12 +61,12 @@ async def test_a_draw(tmp_path, verb):
 async def test_a_take_that_is_cancelled_is_undone_on_disk_though_nobody_calls_any_more(tmp_path):
     buffer = fifo(tmp_path / "store")
     await fill(buffer, 3)
-    before = buffer._disk.store.commits
+    before = probe(buffer).disk.store.commits
     with stalled(buffer):
         taker = await while_writing(buffer.get(2, TASK, "completed"))
-        await until(lambda: buffer._disk._now is not None)
+        await until(lambda: probe(buffer).disk._now is not None)
         await cancelled(taker)
-    await until(lambda: buffer._disk.store.commits == before + 2, timeout_s=30)  # taken, and undone
+    await until(lambda: probe(buffer).disk.store.commits == before + 2, timeout_s=30)  # taken, and undone
     again = crashed(buffer)
     assert uids_of(await again.get(9, TASK, "completed")) == [1, 2, 3]
     await buffer.close()
@@ -103,7 +104,7 @@ async def test_a_take_that_is_rewound_meanwhile(tmp_path):
     assert uids_of(await again) == [1]
     after = await checked(buffer)
     assert [(row.uid, row.times_sampled) for row in after["rows"]] == [(2, 0), (3, 0)]
-    assert buffer._engine.tasks[TASK].counters.samples == 1
+    assert probe(buffer).engine.tasks[TASK].counters.samples == 1
     await buffer.close()
 
 
@@ -139,7 +140,7 @@ async def test_a_take_to_roll_again_that_somebody_ends_meanwhile(tmp_path, what)
     after = await checked(buffer)
     statuses = {row.uid: row.status.value for row in after["rows"]}
     assert statuses == ({2: "aborted"} if what == "forget" else {1: "completed", 2: "aborted"})
-    assert buffer._engine.tasks[TASK].checked_out == 0
+    assert probe(buffer).engine.tasks[TASK].checked_out == 0
     assert after["ledger"][TASK]["out"].groups == 0
     await buffer.close()
 
@@ -167,7 +168,7 @@ def test_an_event_loop_that_ends_while_the_disk_writes(tmp_path):
 
     async def interrupted():
         await while_writing(buffer.put(group(), TASK, put_id="a"))
-        await until(lambda: buffer._disk._now is not None)
+        await until(lambda: probe(buffer).disk._now is not None)
 
     async def goes_on(slow_disk):
         again = await while_writing(buffer.put(group(), TASK, put_id="a"))  # which changes nothing

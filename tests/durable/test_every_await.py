@@ -9,6 +9,7 @@ from durable.stores import cancelled, fifo, stalled, while_writing
 from replay.buffers import TASK, fill, group
 from reroll import Queue, ReplayBuffer, ReplayBufferConfig, Server, connect
 from reroll.testing.cancelling import CAPACITY, CASES, sweep
+from reroll.testing.probe import probe
 
 
 def test_every_verb_has_a_case():
@@ -40,7 +41,7 @@ async def test_the_room_of_a_take_is_kept_until_it_is_written(tmp_path, limits):
         await cancelled(taker)
         await asyncio.sleep(0)
         assert await buffer.count(TASK, "completed") == 2
-    await buffer._disk.drained()
+    await probe(buffer).disk.drained()
     assert await buffer.count(TASK, "completed") == 2
     assert not putting.done()
     assert len(await buffer.get(1, TASK, "completed")) == 1

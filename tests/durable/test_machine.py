@@ -42,6 +42,7 @@ from reroll import (
 from reroll.buffer.records import read_state
 from reroll.engine.state import state_of
 from reroll.testing.buffer.builders import rollout
+from reroll.testing.probe import probe
 
 TASKS = ("a", "b")
 SAMPLERS = [
@@ -160,7 +161,7 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "loop"):
             for buffer in [*self.abandoned, getattr(self, "disk", None)]:
                 if buffer is not None:
-                    buffer._disk.store.close()
+                    probe(buffer).disk.store.close()
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
             shutil.rmtree(self.root)
@@ -201,7 +202,7 @@ class Machine(RuleBasedStateMachine):
         return mine, theirs
 
     def task_steps(self) -> dict[str, int | None]:
-        return {name: task.step for name, task in self.disk._engine.tasks.items()}
+        return {name: task.step for name, task in probe(self.disk).engine.tasks.items()}
 
     def count_uses(self, task: str, uids: list[int]) -> None:
         for uid in uids:
@@ -376,7 +377,7 @@ class Machine(RuleBasedStateMachine):
         for (number, uid), taken in list(self.lent_to_roll.items()):
             if number == lease:
                 del self.lent_to_roll[number, uid]
-                if uid in self.disk._groups.out:
+                if uid in probe(self.disk).groups.out:
                     self.out[uid] = taken
         after = self.rows()
         for uid, attempts, step in held if acks else ():
@@ -415,7 +416,7 @@ class Machine(RuleBasedStateMachine):
         self.both(lambda buffer, _: buffer.set_rate_limiter(task, limiter))
 
     def some_uids(self, data: st.DataObject) -> list[int]:
-        last = self.disk._engine.last_uid
+        last = probe(self.disk).engine.last_uid
         return data.draw(st.lists(st.integers(max(1, last - 8), last + 1), max_size=3, unique=True))
 
     @rule(data=st.data(), verb=st.sampled_from(["delete", "forget", "priority", "peek", "patch", "patch"]))
@@ -478,7 +479,7 @@ class Machine(RuleBasedStateMachine):
         old, memory = self.disk, self.memory_config.build()
         self.abandoned.append(old)
         if how == "crash":
-            self.disk = self.durable(copy_of(old._disk.store.path.parent))
+            self.disk = self.durable(copy_of(probe(old).disk.store.path.parent))
             self.run(memory.resume(file_of_memory))
         else:
             self.disk = self.durable(self.fresh())
@@ -542,13 +543,16 @@ class Machine(RuleBasedStateMachine):
             mine, theirs = self.run(picture(self.memory)), self.run(picture(self.disk))
             assert mine == theirs
             assert self.bare(self.run(passed(self.memory))) == self.bare(self.run(passed(self.disk)))
-            assert plain(state_of(self.memory._engine)) == plain(state_of(self.disk._engine))
+            assert plain(state_of(probe(self.memory).engine)) == plain(state_of(probe(self.disk).engine))
             for task in TASKS:
                 for n in (1, 2):
                     ready = [self.run(buffer.is_ready({task: n})) for buffer in (self.memory, self.disk)]
                     assert ready[0] == ready[1]
             admitted = [
-                {name: (task.may_start(), task.can_insert(1)) for name, task in buffer._engine.tasks.items()}
+                {
+                    name: (task.may_start(), task.can_insert(1))
+                    for name, task in probe(buffer).engine.tasks.items()
+                }
                 for buffer in (self.memory, self.disk)
             ]
             assert admitted[0] == admitted[1]
@@ -568,15 +572,15 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "disk"):
             return
         self.run(self.disk._written())
-        assert not self.disk._disk._has_changed()
-        with self.disk._disk.store.reader() as reader:
-            written = read_state(reader, self.disk._entries)
+        assert not probe(self.disk).disk._has_changed()
+        with probe(self.disk).disk.store.reader() as reader:
+            written = read_state(reader, probe(self.disk).entries)
         assert (written is None) == (
-            self.disk._disk.store.commits == 0 and not self.disk._engine.last_uid
+            probe(self.disk).disk.store.commits == 0 and not probe(self.disk).engine.last_uid
         ) or written
         if written is None:
             return
-        live = plain(state_of(self.disk._engine))
+        live = plain(state_of(probe(self.disk).engine))
         rows, on_disk = live.pop("rows"), plain(written.engine["rows"])
         for name in rows:
             assert on_disk[name] == rows[name], name
@@ -584,11 +588,11 @@ class Machine(RuleBasedStateMachine):
         assert plain(written.engine["uses"]) == uses
         small = plain(copy.deepcopy(written.engine))
         assert {name: small[name] for name in live} == live
-        for each in self.disk._entries:
+        for each in probe(self.disk).entries:
             assert written.entries[each.kind] == dict(sorted(each.entries.items())), each.kind
         for group in written.groups:
             if group._stale_at is None:  # else it may have been shown since, which comes to the same
-                mine = self.disk._groups.find(group.uid)
+                mine = probe(self.disk).groups.find(group.uid)
                 assert mine is not None
                 assert group.record() == mine.record()
 

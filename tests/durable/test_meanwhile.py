@@ -8,6 +8,7 @@ import pytest
 from durable.stores import fifo, picture
 from replay.buffers import TASK, group, uids_of
 from reroll import NotStorable, ReplayBufferConfig
+from reroll.testing.probe import probe
 
 
 async def test_a_take_that_reads_from_disk_while_the_buffer_is_closed(tmp_path):
@@ -15,7 +16,7 @@ async def test_a_take_that_reads_from_disk_while_the_buffer_is_closed(tmp_path):
     await asyncio.gather(*(buffer.put(group(), TASK) for _ in range(3)))
     await buffer.close()
     buffer = fifo(tmp_path / "store")  # where no rollouts are in memory
-    store, loop = buffer._disk.store, asyncio.get_running_loop()
+    store, loop = probe(buffer).disk.store, asyncio.get_running_loop()
     read, closed = store.read, list[Any]()
 
     def read_slowly(uids: Any) -> Any:

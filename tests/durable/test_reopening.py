@@ -23,6 +23,7 @@ from reroll import (
     register,
 )
 from reroll.engine.limits import Window
+from reroll.testing.probe import probe
 
 
 async def test_what_came_home_after_a_crash_is_home_after_the_next_one(tmp_path):
@@ -119,7 +120,7 @@ async def test_a_hand_out_that_was_cancelled_does_not_spoil_a_late_ack(tmp_path)
     with stalled(again):
         taker = await while_writing(again.get(2, TASK, "completed"))
         await cancelled(taker)
-    await again._disk.drained()
+    await probe(again).disk.drained()
     assert len(again) == 2
     await again.ack_lease(batch.id)
     assert len(again) == 0
@@ -252,7 +253,7 @@ async def test_leases_that_are_remembered_no_longer_are_forgotten_on_disk(tmp_pa
     for _ in range(4):
         for _ in range(4):
             await lives[-1].lease({TASK: 1})
-        with lives[-1]._disk.store.reader() as reader:
+        with probe(lives[-1]).disk.store.reader() as reader:
             assert len(list(reader.records("lease"))) <= 4 + 2
         lives.append(crashed(lives[-1]))
     for buffer in lives:
@@ -290,14 +291,14 @@ async def test_what_was_deleted_while_somebody_reads_it_is_deleted_on_disk(tmp_p
 async def test_rollouts_that_are_about_to_be_shown_stay_in_memory(tmp_path):
     buffer = fifo(tmp_path / "store", max_resident_bytes=0)
     await fill(buffer, 1)
-    group_of = buffer._groups.find(1)
+    group_of = probe(buffer).groups.find(1)
     with stalled(buffer):
         writer = await while_writing(buffer.put(group(), TASK))
         reader = await while_writing(buffer.lease({TASK: 1}))
         while not group_of.items:
             await quiet()
         assert not reader.done()
-        buffer._disk.settle([group_of])  # as another reader does at its end
+        probe(buffer).disk.settle([group_of])  # as another reader does at its end
         assert group_of.items
     batch = await reader
     assert uids_of(batch.groups[TASK]) == [1]
@@ -402,7 +403,7 @@ class Own:
 
 
 def limiter_in(buffer):
-    return buffer._engine.tasks[TASK].settings.limiter
+    return probe(buffer).engine.tasks[TASK].settings.limiter
 
 
 RATIO = SampleToInsertRatio(2.0, 3, (0.0, 12.0))

@@ -14,6 +14,7 @@ from reroll import (
     StalenessWindow,
     UncommittedWarning,
 )
+from reroll.testing.probe import probe
 
 
 @pytest.fixture(params=["memory", "disk", "disk only"])
@@ -300,7 +301,7 @@ async def test_the_limiter_forgets_the_undone_samples(make):
     await train(buffer, 1, 2)
     await fill(buffer, 2)
     await train(buffer, 2, 2)
-    task = buffer._engine.tasks[TASK]
+    task = probe(buffer).engine.tasks[TASK]
     assert (task.counters.inserts, task.counters.samples, task.counters.deletes) == (4, 4, 4)
     assert await buffer.rewind(1) == 2
     assert (task.counters.inserts, task.counters.samples, task.counters.deletes) == (4, 2, 2)
@@ -315,7 +316,7 @@ async def test_the_window_goes_back(make):
     await fill(buffer, 4, versions=[0] * 4)
     for step in (1, 2):
         await train(buffer, step, 2)
-    task = buffer._engine.tasks[TASK]
+    task = probe(buffer).engine.tasks[TASK]
     assert (task.done_step, task.serving_version, task.consumed, task.may_start()) == (2, 2, 0, 4)
     await buffer.rewind(1)
     assert (task.done_step, task.serving_version, task.consumed) == (1, 1, 0)
@@ -330,7 +331,7 @@ async def test_tasks_that_come_later_start_from_the_rewound_step(make):
     await buffer.advance(5)
     await buffer.rewind(2)
     await fill(buffer, 1)
-    task = buffer._engine.tasks[TASK]
+    task = probe(buffer).engine.tasks[TASK]
     assert (task.done_step, task.serving_version) == (2, 2)
 
 
@@ -344,7 +345,7 @@ async def test_groups_that_come_back_may_be_more_than_fit(make, remover):
     amounts = await books(buffer)
     if remover is None:  # nothing untrained is dropped: puts wait until it fits again
         assert list(await rows(buffer)) == [1, 2, 3, 4]
-        assert not buffer._engine.tasks[TASK].can_insert(1)
+        assert not probe(buffer).engine.tasks[TASK].can_insert(1)
     else:
         assert list(await rows(buffer)) == [3, 4]
         assert amounts["evicted"].groups == 2
@@ -424,7 +425,7 @@ async def test_a_group_that_is_taken_while_it_is_lent_keeps_both_uses_apart(make
     assert (await books(buffer))["resident"].trained_groups == int(acks)
     await buffer.rewind(0)
     assert (await row_of(buffer, 1)).times_sampled == 0
-    assert buffer._engine.tasks[TASK].counters.samples == 0
+    assert probe(buffer).engine.tasks[TASK].counters.samples == 0
 
 
 @pytest.mark.parametrize("commits", [True, False])

@@ -10,6 +10,7 @@ import pytest
 from durable.stores import crashed, fifo, picture
 from replay.buffers import TASK, group, uids_of
 from reroll import WaitTimeout
+from reroll.testing.probe import probe
 
 CALLS = 220
 
@@ -88,15 +89,15 @@ async def test_no_group_is_lost_or_doubled(tmp_path, seed, uses, resident):
     buffer = fifo(tmp_path / "store", **options)
     storm = Storm(buffer, seed, uses)
     await storm.run()
-    await buffer._disk.drained()
+    await probe(buffer).disk.drained()
     before = await picture(buffer)
     again = crashed(buffer, **options)
     after = await picture(again)
     assert len(after["rows"]) == len(before["rows"]) + sum(
         before["ledger"][TASK][bucket].groups for bucket in ("leased", "out")
     )
-    last = again._engine.last_uid
-    assert last == buffer._engine.last_uid == before["ledger"][TASK]["put"].groups
+    last = probe(again).engine.last_uid
+    assert last == probe(buffer).engine.last_uid == before["ledger"][TASK]["put"].groups
     assert set(storm.put) <= set(range(1, last + 1))
     assert max(storm.used.values()) <= uses, "handed out too often"
     there = {row.uid for row in after["rows"]}

@@ -9,6 +9,7 @@ import pytest
 from buffer.test_suite import Called
 from reroll import ReplayBufferConfig
 from reroll.testing.buffer_suite import BufferSuite, VerbSuite
+from reroll.testing.probe import probe
 
 
 class Stored:
@@ -36,7 +37,7 @@ class TestDurableBuffer(Stored, BufferSuite):
             await super().settle()
             for buffer in self.buffers:
                 for _ in range(10_000):
-                    if buffer._disk._now is None:
+                    if probe(buffer).disk._now is None:
                         break
                     await asyncio.sleep(0.0005)
         await super().settle()

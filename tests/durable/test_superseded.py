@@ -10,6 +10,7 @@ from reroll import InvalidArgument, ReplayBufferConfig, Superseded
 from reroll.engine.ledger import closes
 from reroll.testing.buffer.rolled_again import own
 from reroll.testing.buffer.rolled_again import rolled as again
+from reroll.testing.probe import probe
 
 
 async def handed_out_twice(store, **options):
@@ -106,7 +107,7 @@ async def test_one_of_two_that_wait_for_room_is_refused(tmp_path):
     await buffer.put(group(), TASK)
     puts = [asyncio.ensure_future(buffer.put(rolled(held), TASK)) for held in holders]
     async with asyncio.timeout(60):
-        while buffer._waits.waiting(("put", TASK)) < 2:  # noqa: ASYNC110
+        while probe(buffer).waits.waiting(("put", TASK)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
     await buffer.get(1, TASK, "completed")
     assert await puts[0] == 1

@@ -9,6 +9,7 @@ from reroll.engine.query import parse_order, rows_at, rows_of, sort_rows, sort_s
 from reroll.engine.rows import RESIDENT
 from reroll.errors import InvalidArgument
 from reroll.query import FIELDS
+from reroll.testing.probe import probe
 
 _groups = st.lists(
     st.tuples(
@@ -29,7 +30,7 @@ def test_columns_give_the_order_of_rows(groups, field, descending):
             made = Rollout(response_ids=[1], reward=reward, status=status, group_id=group_id)
             version = None if reward is None else int(reward * 2)
             buffer.put([made], task, priority=priority, model_step=version)
-        engine = buffer._target._engine
+        engine = probe(buffer).engine
         slots = rows_at(engine, RESIDENT)
         expected = sort_rows(rows_of(engine, slots), field, descending)
         assert rows_of(engine, sort_slots(engine, slots, field, descending)) == expected

@@ -58,7 +58,7 @@ from durable_errors.samples import TASK, config, group
 buffer = config(store=sys.argv[1]).build_blocking()
 for verb in (lambda: buffer.take_batch({TASK: 1}, wait=True), lambda: buffer.lease({TASK: 1}, wait=True).take()):
     def interrupt():
-        while not buffer.stats().tasks.get(TASK) or not buffer._target._waits._queues:
+        while not buffer.stats().tasks.get(TASK) or not probe(buffer).waits._queues:
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=interrupt).start()
@@ -82,6 +82,7 @@ def test_a_wait_without_end_is_interrupted(tmp_path):
 HANDLED = """
 import signal, threading
 from durable_errors.samples import TASK, config, group
+from reroll.testing.probe import probe
 buffer = config().build_blocking()
 seen = []
 signal.signal(signal.SIGINT, lambda *_: seen.append(1))

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from prepare_loops.results import config
 from reroll import Fifo, InvalidConfig, ReplayBufferConfig
 from reroll.prepare import PrepareConfig
+from reroll.testing.probe import probe
 
 FROM_THE_ISSUE = {
     "capacity": 50,
@@ -83,7 +84,7 @@ def test_what_can_never_proceed_is_refused(options, message):
 )
 def test_the_buffer_of_its_own_holds_what_async_steps_need(buffer, capacity):
     built = config(4, async_steps=1, replay_buffer=buffer).build_buffer()
-    assert built._engine.task("train").settings.capacity == capacity
+    assert probe(built).engine.task("train").settings.capacity == capacity
 
 
 def test_numbers_in_files_may_be_whole():

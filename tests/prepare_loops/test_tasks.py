@@ -7,6 +7,7 @@ import pytest
 from prepare_loops.results import TIMEOUT, config, prompts_of, result, same_in
 from reroll import InvalidArgument, WaitTimeout
 from reroll.prepare import BlockingPreparer
+from reroll.testing.probe import probe
 
 MIX = {"math": 2, "code": 1}
 
@@ -72,7 +73,7 @@ def test_limits_by_task():
         preparer.put(code(13, version=1))
         assert prompts_of(preparer.get_data(0, 2, TIMEOUT)) == [3, 4, 13]
     built = mixed(replay_buffer={"tasks": {"code": {"capacity": 5}}}).build_buffer()
-    capacities = {name: built._engine.task(name).settings.capacity for name in MIX}
+    capacities = {name: probe(built).engine.task(name).settings.capacity for name in MIX}
     assert capacities == {"math": 2 * 3, "code": 5}
 
 

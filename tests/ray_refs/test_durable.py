@@ -20,6 +20,7 @@ from reroll import (
 )
 from reroll.buffer.references import HOLDER, OBJECT
 from reroll.store import open_saved
+from reroll.testing.probe import probe
 
 
 def group(*refs, status="completed"):
@@ -277,11 +278,11 @@ async def test_what_an_interrupted_resume_left_is_deleted(tmp_path):
     await buffer.put(group(ray.put(np.arange(5))), "a")
     await buffer.save(tmp_path / "large")
     durable = config(tmp_path).build()
-    durable._disk._gather = cut  # as if it was killed before the state is written
+    probe(durable).disk._gather = cut  # as if it was killed before the state is written
     with pytest.raises(StoreFailed, match="Cut"):
         await durable.resume(tmp_path / "large")
     assert stored(tmp_path) == ([1, 2], [])
-    durable._disk.store.close()
+    probe(durable).disk.store.close()
     durable = config(tmp_path).build()
     assert len(durable) == 0
     await durable.resume(tmp_path / "small")

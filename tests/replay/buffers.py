@@ -25,7 +25,7 @@ def replay(**options):
 def timed(config):
     """Return a buffer and its clock, which starts with the real one and moves when the test says so."""
     clock = ManualClock(time.monotonic())
-    return ReplayBuffer(config._groups(), LoopWaits(), clock=clock), clock
+    return ReplayBuffer(config.groups(), LoopWaits(), clock=clock), clock
 
 
 def group(tokens=2, *, version=None, status="completed", rewards=(None,), **fields):

@@ -28,6 +28,7 @@ from reroll import (
     SyncReplayBufferConfig,
     WaitTimeout,
 )
+from reroll.testing.probe import probe
 
 
 def windowed(max_staleness=0, batch=2, sync_interval=1, **options):
@@ -334,7 +335,7 @@ async def test_reservations_that_are_over_take_up_no_room():
     for _ in range(1000):
         reservation = await buffer.reserve(1, TASK, ttl_s=2 * LONG_S)
         await buffer.put(group(), TASK, reservation=reservation)
-    deadlines = buffer._reservations._deadlines
+    deadlines = probe(buffer).reservations._deadlines
     assert len(deadlines._heap) < 100
     assert deadlines.next() is not None
 

@@ -20,6 +20,7 @@ from replay.buffers import (
     uids_of,
 )
 from reroll import MinSize, Mixture, Prioritized, ReplayBufferConfig, Status, Uniform
+from reroll.testing.probe import probe
 
 
 async def test_a_lease_hides_nothing_from_others():
@@ -260,7 +261,7 @@ async def test_close_gives_uses_back():
     await fill(buffer, 2)
     await buffer.lease({TASK: 2})
     await buffer.close()
-    assert buffer._engine.columns.uses[:2].tolist() == [0, 0]
+    assert probe(buffer).engine.columns.uses[:2].tolist() == [0, 0]
 
 
 async def test_a_nack_over_two_tasks_that_evicts_in_the_other():

@@ -27,12 +27,13 @@ from reroll import (
     Unlimited,
     WaitTimeout,
 )
+from reroll.testing.probe import probe
 
 WIDE = SampleToInsertRatio(1.0, 1, (-1e9, 1e9))  # counts, and never blocks
 
 
 def counted(buffer, task=TASK):
-    counters = buffer._engine.task(task).counters
+    counters = probe(buffer).engine.task(task).counters
     return counters.inserts, counters.samples, counters.deletes
 
 

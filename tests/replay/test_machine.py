@@ -39,6 +39,7 @@ from reroll import (
 )
 from reroll.engine.ledger import closes
 from reroll.engine.task import COMPLETED, STATUS_CODE, Status
+from reroll.testing.probe import probe
 
 TASKS = ("a", "b")
 ABORTED, EXPIRED = STATUS_CODE[Status.ABORTED], STATUS_CODE[Status.EXPIRED]
@@ -85,7 +86,7 @@ class Machine(RuleBasedStateMachine):
             except InvalidConfig:
                 assume(False)  # refused at construction: that is the other way to keep the promise
         self.loop = asyncio.new_event_loop()
-        self.engine = self.buffer._engine
+        self.engine = probe(self.buffer).engine
         self.step = 0
         self.waiting = []  # (kind, task of asyncio)
         self.leases, self.reservations, self.out = [], [], []
@@ -179,7 +180,7 @@ class Machine(RuleBasedStateMachine):
 
     def ask_open(self, reservation):
         self.ask(self.buffer.count("a", "completed"))  # time passes
-        return reservation.id in self.buffer._reservations._open
+        return reservation.id in probe(self.buffer).reservations._open
 
     @precondition(lambda self: self.reservations)
     @rule(data=st.data())
@@ -291,7 +292,7 @@ class Machine(RuleBasedStateMachine):
                 amounts["out"].groups <= task.checked_out <= amounts["out"].groups + amounts["leased"].groups
             )
             assert task.reserved == sum(
-                r.left for r in self.buffer._reservations._open.values() if r.task is task
+                r.left for r in probe(self.buffer).reservations._open.values() if r.task is task
             )
             assert amounts["leased"].groups >= task.leased
             limit = task.settings.max_times_sampled
@@ -305,7 +306,7 @@ class Machine(RuleBasedStateMachine):
     def nobody_waits_who_could_go_on(self):
         if not hasattr(self, "loop"):
             return
-        waits = self.buffer._waits
+        waits = probe(self.buffer).waits
         for queue in waits._queues.values():
             assert not waits._may_go(queue[0]), f"{queue[0].queues} was not woken"
 
@@ -313,7 +314,7 @@ class Machine(RuleBasedStateMachine):
     def somebody_can_act(self):
         if not hasattr(self, "loop"):
             return
-        leased = bool(len(self.buffer._leases))
+        leased = bool(len(probe(self.buffer).leases))
         for task in self.engine.tasks.values():
             can_put = self.engine.can_insert(task)
             can_take = self.engine.available(task, COMPLETED, 1) > 0
@@ -331,7 +332,7 @@ class Machine(RuleBasedStateMachine):
             self.ask(self.leases.pop().nack())
         while self.reservations:
             self.ask(self.buffer.release(self.reservations.pop()))
-        self.ask(self.buffer.forget(list(self.buffer._groups.out.uids())))
+        self.ask(self.buffer.forget(list(probe(self.buffer).groups.out.uids())))
         for _ in range(8 + 3 * len(self.waiting)):  # consumers first: nothing but puts, as far as those go on
             if not self.waiting_for("take", "sample", "lease"):
                 break
@@ -350,7 +351,7 @@ class Machine(RuleBasedStateMachine):
                 for status in ("aborted", "expired"):
                     self.ask(self.buffer.get(9, name, status))
                 self.ask(self.buffer.get(1, name, "completed"))
-            self.ask(self.buffer.forget(list(self.buffer._groups.out.uids())))
+            self.ask(self.buffer.forget(list(probe(self.buffer).groups.out.uids())))
             while self.reservations:
                 self.ask(self.buffer.release(self.reservations.pop()))
             self.step += 1

@@ -86,7 +86,7 @@ def test_what_python_warns_of_is_a_line_of_the_log(tmp_path):
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     (warned,) = [line for line in lines if line.get("kind") == "UncommittedWarning"]
     assert warned["level"] == "warning"
-    assert "asked for step 2 after step 3" in warned["message"]
+    assert "train_step 2 is older than step 3" in warned["message"]
 
 
 def test_nobody_there():

@@ -12,6 +12,7 @@ from reroll import Closed, ReplayBufferConfig, Server, Status, Unreachable, Wait
 from reroll.engine.ledger import Amount
 from reroll.server import Limits
 from reroll.testing.buffer.builders import bucket, group, names
+from reroll.testing.probe import probe
 from server.proxy import Proxy
 from server.waiting import until
 
@@ -67,7 +68,7 @@ async def test_a_call_whose_answer_got_lost_is_carried_out_once(server):
             asyncio.ensure_future(call)
             for call in (client.put(group("b"), "t"), client.get(1, "t", COMPLETED), client.delete({}))
         ]
-        await until(lambda: not len(server.buffer) and len(server.buffer._leases) == 1)
+        await until(lambda: not len(server.buffer) and len(probe(server.buffer).leases) == 1)
         proxy.swallows_answers = False
         proxy.cut()
         assert await calls[0] == 2
@@ -80,7 +81,7 @@ async def test_a_call_whose_answer_got_lost_is_carried_out_once(server):
 async def test_a_wait_outlives_a_cut(server):
     async with Proxy(server.address) as proxy, connect(proxy.address, **QUICK) as client:
         waiting = asyncio.ensure_future(client.take_batch({"t": 1}, wait=True))
-        await until(lambda: server.buffer._waits.waiting((0, "t")) or _pending(server) == 1)
+        await until(lambda: probe(server.buffer).waits.waiting((0, "t")) or _pending(server) == 1)
         proxy.is_cut = True
         proxy.cut()
         refused = proxy.refused
@@ -96,7 +97,7 @@ async def test_a_cancelled_take_whose_answer_is_under_way_gives_its_groups_back(
         await client.put(group("a"), "t")
         proxy.swallows_answers = True
         taker = asyncio.ensure_future(client.get(1, "t", COMPLETED))
-        await until(lambda: len(server.buffer._leases) == 1)
+        await until(lambda: len(probe(server.buffer).leases) == 1)
         taker.cancel()
         await until(lambda: len(server.buffer) == 1)
         assert (await server.buffer.ledger())["t"]["consumed"].groups == 0
@@ -111,9 +112,9 @@ async def test_a_reservation_that_arrives_too_late_is_given_back():
         await client.health()
         proxy.swallows_answers = True
         asking = asyncio.ensure_future(client.reserve(3, "t"))
-        await until(lambda: len(server.buffer._reservations) == 1)
+        await until(lambda: len(probe(server.buffer).reservations) == 1)
         asking.cancel()
-        await until(lambda: len(server.buffer._reservations) == 0, timeout_s=30)
+        await until(lambda: len(probe(server.buffer).reservations) == 0, timeout_s=30)
 
 
 async def test_a_client_that_goes_gives_back_what_it_held(server):
@@ -127,7 +128,7 @@ async def test_a_client_that_goes_gives_back_what_it_held(server):
         batches = goes.batches({"t": 1}, prefetch=2)
         assert names((await anext(batches)).groups["t"]) == [2]
         waits = asyncio.ensure_future(goes.take_batch({"u": 1}, wait=True))
-        await until(lambda: len(server.buffer._leases) == 4)
+        await until(lambda: len(probe(server.buffer).leases) == 4)
         assert len(server.buffer) == 1
         await goes.close()
         with pytest.raises(Closed):
@@ -163,7 +164,7 @@ async def test_prefetched_groups_that_pass_the_bound_are_not_given():
         first = await anext(batches)
         assert names(first.groups["t"]) == [0]
         await first.ack()
-        await until(lambda: len(server.buffer._leases) == 2)  # groups 1 and 2 wait here
+        await until(lambda: len(probe(server.buffer).leases) == 2)  # groups 1 and 2 wait here
         await client.advance(9)
         second, third = await anext(batches), await anext(batches)
         assert sorted(names([*second.groups["t"], *third.groups["t"]])) == [2, 3]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reroll import ReplayBufferConfig, Rollout
-from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.buffer.buffer import ReplayBuffer
 from reroll.engine.rows import LEASED
 from reroll.engine.task import COMPLETED, STATUS_CODE
 from reroll.rollout import Status
@@ -17,6 +17,7 @@ from reroll.telemetry import stats as telemetry_stats
 from reroll.telemetry.counters import WaitStats
 from reroll.telemetry.metrics import NUMBERS
 from reroll.telemetry.stats import Lengths, Stats
+from reroll.testing.probe import probe
 from reroll.waiting import LoopWaits
 
 ABORTED = STATUS_CODE[Status.ABORTED]
@@ -34,7 +35,7 @@ def built(**options):
     """Return a buffer and its clock, which stands still."""
     config = ReplayBufferConfig(**{"sampler": "fifo", **options})
     clock = Clock()
-    groups = config.build()._groups
+    groups = probe(config.build()).groups
     buffer = ReplayBuffer(groups, LoopWaits(), clock=clock)
     groups.counters.started = clock.now
     return buffer, clock
@@ -106,7 +107,7 @@ async def test_what_is_there_in_a_large_buffer(monkeypatch):
     buffer, _ = built()
     monkeypatch.setattr(telemetry_stats, "_CHUNK", 256)
     rng = np.random.default_rng(0)
-    engine = buffer._engine
+    engine = probe(buffer).engine
     tasks = [engine.task("math"), engine.task("code")]
     rows = []
     for n in range(2_000):
@@ -141,7 +142,7 @@ async def test_groups_that_are_leased_are_not_there():
     buffer, _ = built()
     for _ in range(2):
         await buffer.put([rollout([1])], "t")
-    buffer._engine.columns.place[0] = LEASED
+    probe(buffer).engine.columns.place[0] = LEASED
     assert (await buffer.stats()).tasks["t"].staleness.count == 1
 
 
@@ -199,7 +200,7 @@ async def test_tokens_lost_by_reason():
 async def test_trained_tokens_are_not_lost():
     buffer, _ = built(max_times_sampled=None, capacity=1, sampler="uniform", remover="fifo")
     await buffer.put([rollout([1])], "t")
-    buffer._engine.draw(buffer._engine.task("t"), 1)
+    probe(buffer).engine.draw(probe(buffer).engine.task("t"), 1)
     await buffer.put([rollout([1] * 5)], "t")
     await buffer.put([rollout([1] * 9)], "t")
     stats = await buffer.stats()
@@ -218,7 +219,7 @@ async def test_waits():
     buffer, _ = built()
     for name in ("math", "code"):
         await buffer.put([rollout([1])], name)
-    counters = buffer._groups.counters
+    counters = probe(buffer).groups.counters
     counters.count_wait("take", "math", 2.0)
     counters.count_wait("take", "code", 3.0)
     stats = await buffer.stats()
@@ -243,7 +244,7 @@ async def test_rates_count_from_the_start():
 
 async def test_rates_after_a_resume_leave_out_what_was_before():
     buffer, clock = built()
-    counters = buffer._groups.counters
+    counters = probe(buffer).groups.counters
     await buffer.put([rollout([1] * 4)], "t")
     counters.restore(counters.state())
     await buffer.put([rollout([1] * 6)], "t")
@@ -256,7 +257,7 @@ async def test_rates_are_left_out_while_no_time_has_passed():
     buffer, _ = built()
     await buffer.put([rollout([1])], "t")
     assert (await buffer.stats()).tasks["t"].produced.groups_per_s is None
-    buffer._groups.counters.started = None
+    probe(buffer).groups.counters.started = None
     assert (await buffer.stats()).tasks["t"].produced.groups_per_s is None
 
 

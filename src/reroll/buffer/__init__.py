@@ -1,10 +1,11 @@
 """ReplayBuffer: groups of rollouts between the engines that generate them and the trainer.
 
 Verbs, which check arguments and wait:
-replay_buffer  the asyncio buffer: putting, handing (out), changing, saving, looking; shell is what they share
-blocking       the same verbs for threads; plain_calls: coroutines of any shell as plain calls
-read_only      the verbs that only look, over a file
-arguments      checks of what callers hand in
+buffer         ReplayBuffer: every public verb; runtime: open, wait, deliver, persist
+scan           reading many groups in slices, while other calls run
+blocking       the same verbs for threads; plain_calls: coroutines as plain calls
+read_only      the verbs that only read, over a file
+arguments      checks of arguments
 
 What happens, synchronous, never waiting:
 groups         what the verbs do to groups, on hand_outs (taking, sampling, lending, and undoing that), expiring (what is

@@ -75,6 +75,12 @@ def checked_count(name: str, value: object) -> int:
     return read_integer(name, value)
 
 
+def checked_size(name: str, value: object) -> int:
+    if (size := checked_count(name, value)) < 0:
+        raise InvalidArgument(f"{name} must be an integer of at least 0, not {size}")
+    return size
+
+
 def checked_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise InvalidArgument(f"{name} must be True or False, not {shown(value)}")
@@ -156,6 +162,13 @@ def checked_step(name: str, step: object) -> int | None:
     return value
 
 
+def required_step(name: str, step: object, meaning: str) -> int:
+    """Return a step that must not be None."""
+    if (value := checked_step(name, step)) is None:
+        raise InvalidArgument(f"{name} is required: {meaning}")
+    return value
+
+
 def checked_thresholds(name: str, thresholds: object, *, optional: bool = False) -> dict[str, int | None]:
     """Return the thresholds by task; None, where it is allowed, is none."""
     if not isinstance(thresholds, Mapping):
@@ -232,6 +245,16 @@ def checked_mix(weights: Mapping[Any, Any]) -> dict[str, float]:
             f"a mix of tasks needs finite weights of at least 0, one of them positive, not {shown(dict(weights))}"
         )
     return found
+
+
+def batch_sizes(n: object, task_name: object, coin: Callable[[], float]) -> dict[str, int]:
+    """Return how many groups `sample(n, task_name)` draws, by task; `coin`, from 0 to 1, rounds fractional shares."""
+    count = checked_count("n", n)
+    if count < 1:
+        raise InvalidArgument(f"n must be at least 1, not {n}")
+    if not isinstance(task_name, Mapping):
+        return {checked_task(task_name): count}
+    return task_shares(count, checked_mix(task_name), coin)
 
 
 def task_shares(n: int, weights: Mapping[str, float], coin: Callable[[], float]) -> dict[str, int]:

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from reroll import forking
+from reroll.buffer.buffer import ReplayBuffer
 from reroll.buffer.groups import Groups
 from reroll.buffer.plain_calls import Run, blocking, lending
-from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.waiting import Guard, ThreadWaits
 
 T = TypeVar("T")

@@ -119,6 +119,11 @@ class HandOuts(Expiring):
     def _training(self, handed: Handed) -> tuple[str, list[Group], int | None, Sequence[int], list[int]]:
         return handed.task.name, handed.groups, handed.step, handed.uses, handed.told
 
+    def undo_all(self, handed: Iterable[Handed]) -> None:
+        """Undo deliveries that did not reach the caller."""
+        for given in handed:
+            self.take_back(given)
+
     def take_back(self, handed: Handed) -> None:
         """Undo a hand-out that reached nobody, as far as it is still what happened last to its groups."""
         assert handed.used is not None  # noqa: S101  (looking takes nothing)

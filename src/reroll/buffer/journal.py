@@ -48,6 +48,7 @@ from reroll.store import (
     write_error,
     write_snapshot,
 )
+from reroll.telemetry.stats import DiskUse
 from reroll.waiting import Signal, Waits
 
 Damaged = Literal["raise", "skip"]
@@ -493,6 +494,10 @@ class Journal:
     def resident_bytes(self) -> int:
         """Bytes of rollouts in memory, by the estimate of their rows."""
         return self._resident
+
+    def use(self) -> DiskUse:
+        """Return the disk space of the store."""
+        return DiskUse.of(self.store.path, self.store.commits)
 
     def forget(self, group: Group) -> None:
         """Drop the rollouts of a group whose row was deleted."""

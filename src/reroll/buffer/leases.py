@@ -86,11 +86,11 @@ class Leases:
 
     def lend(
         self, wanted: Mapping[Task, int], status: int, now: float, deadline: float | None
-    ) -> tuple[int, dict[str, Handed]]:
-        """Lend what is there of what is wanted; return the lease's id, and what is lent, by task."""
-        handed = {task.name: self._groups.lend(task, status, n) for task, n in wanted.items() if n}
+    ) -> tuple[int, list[Handed]]:
+        """Lease available groups; return the lease's id, and the delivery of each task."""
+        handed = [self._groups.lend(task, status, n) for task, n in wanted.items() if n]
         held = Held(
-            lent=[Lent(*self._groups.edition(info.uid)) for given in handed.values() for info in given.infos],
+            lent=[Lent(*self._groups.edition(info.uid)) for given in handed for info in given.infos],
             status=status,
             steps={task.name: task.step for task in wanted},
         )
@@ -140,6 +140,12 @@ class Leases:
         else:
             self._forget_ended(lease)
         self._changed(lease)
+
+    def undo(self, lease: int, handed: Iterable[Handed]) -> None:
+        """Undo a lease that did not reach its holder."""
+        self.nack(lease)
+        for given in handed:
+            self._groups.forget_again(given)
 
     def has_stale(self, lease: int) -> bool:
         """Return whether COMPLETED groups of a lease have passed `max_staleness` since; also if it ended by time."""

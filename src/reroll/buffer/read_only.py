@@ -1,22 +1,21 @@
-"""A buffer to look at: what was saved, or what a durable buffer holds, also while another process writes it.
+"""ReadOnlyBuffer: a saved or durable buffer, opened for reading, also while another process writes it.
 
-It needs no configuration: samplers, limits and rules decide what happens next, and here nothing happens.
+It needs no configuration: samplers, limits and rules only matter for changes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
 from reroll.buffer.blocking import under
+from reroll.buffer.buffer import ReplayBuffer, runtime_of
+from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
-from reroll.buffer.handed import Handed
-from reroll.buffer.looking import Looking
 from reroll.buffer.plain_calls import blocking
 from reroll.buffer.put import GroupRules
 from reroll.buffer.records import read_state
 from reroll.buffer.references import OBJECT, Objects
-from reroll.buffer.shell import disk_use
 from reroll.codec import decode
 from reroll.engine.engine import Engine
 from reroll.engine.selectors.specs import Fifo
@@ -31,78 +30,84 @@ from reroll.waiting import Guard, ThreadWaits
 _SETTINGS = TaskSettings(sampler=Fifo())
 
 
-class _Look(Looking):
-    """The verbs that only look, over a file."""
+class _SavedPayloads:
+    """Reads rollouts from a file, and unloads them again: those of a store may not fit into memory."""
 
-    def __init__(self, saved: Saved, waits: ThreadWaits, *, allow_pickle: bool) -> None:
-        engine = Engine(lambda _: _SETTINGS)
-        super().__init__(Groups(engine, lambda _: GroupRules(), None), waits, allow_pickle=allow_pickle)
+    resident_bytes = 0
+
+    def __init__(self, saved: Saved, *, allow_pickle: bool) -> None:
         self._saved = saved
-        memory = read_state(saved, self._entries)
-        if memory is not None:  # a durable buffer that nothing was put into has no state yet
-            restore(engine, _without_selectors(memory.engine))
-            self._groups.restore(memory.groups)
-            self._groups.counters.restore(memory.small["flow"])
-        self._groups.counters.started = None  # no time passes here, so there are no rates
-        self._health = HealthMonitor(logs=False)
+        self._allow_pickle = allow_pickle
 
-    def _memory_bytes(self) -> int:
-        return 0
-
-    def _disk_use(self) -> DiskUse:
-        return disk_use(self._saved.path)
-
-    async def _show(self, handed: Sequence[Handed]) -> list[list[list[Any]]]:
-        """Read rollouts, and let go of them again: those of a store may not fit into memory."""
-        groups = {group.uid: group for given in handed for group in given.groups}
+    async def look(self, groups: Sequence[Group]) -> set[int]:
         objects = Objects(lambda number: self._saved.record(OBJECT, number), allow_pickle=self._allow_pickle)
-        for uid in sorted(groups):
+        for uid, group in sorted({group.uid: group for group in groups}.items()):
             (blob,) = self._saved.payloads([uid])
             try:
-                groups[uid].load(decode(blob, refs=objects, allow_pickle=self._allow_pickle))
+                group.load(decode(blob, refs=objects, allow_pickle=self._allow_pickle))
             except CorruptData as error:
                 raise CorruptData(
-                    f"group {uid} in {self._saved.path} is damaged ({error}); leave it out, or restore the file from a copy"
+                    f"group {uid} in {self._saved.path} is corrupt ({error}); leave it out, or restore the file from a backup"
                 ) from error
             except UnsupportedFormat as error:
                 raise UnsupportedFormat(f"group {uid} in {self._saved.path}: {error}") from error
-        shown = [self._groups.show(given) for given in handed]
-        for group in groups.values():
-            group.unload()
-        return shown
+        return set()
 
-    async def close(self) -> None:
-        """Close the file; every later call raises Closed."""
-        self._closed = True
-        self._saved.close()
+    def settle(self, groups: Iterable[Group]) -> None:
+        for group in groups:
+            group.unload()
+
+    def use(self) -> DiskUse:
+        return DiskUse.of(self._saved.path)
+
+
+def _load(saved: Saved, waits: ThreadWaits, *, allow_pickle: bool) -> ReplayBuffer:
+    """Return a buffer over a file; only verbs that read may be called."""
+    engine = Engine(lambda _: _SETTINGS)
+    groups = Groups(engine, lambda _: GroupRules(), None)
+    buffer = ReplayBuffer(groups, waits, allow_pickle=allow_pickle)
+    memory = read_state(saved, runtime_of(buffer).entries)
+    if memory is not None:  # a durable buffer into which nothing was put has no state yet
+        restore(engine, _without_selectors(memory.engine))
+        groups.restore(memory.groups)
+        groups.counters.restore(memory.small["flow"])
+    groups.counters.started = None  # no time passes in a file, so it has no rates
+    runtime = runtime_of(buffer)
+    runtime.payloads = _SavedPayloads(saved, allow_pickle=allow_pickle)
+    runtime.health = HealthMonitor(logs=False)
+    return buffer
 
 
 class ReadOnlyBuffer:
-    """What a buffer was at the moment at which this was opened; open it again to see what came since.
+    """A saved or durable buffer at the moment at which it was opened; open it again to see later changes.
 
-    It has the verbs of `BlockingReplayBuffer` that only look, and none that changes something. Rollouts are read from the
-    file when they are asked for. Groups that are out, leased or consumed but not committed are there as they were; Ray
-    references are the objects they stand for. Close it: as long as it is open, the log of a store in use grows.
+    It has the verbs of `BlockingReplayBuffer` that only read. Rollouts are read from the file on demand. Groups that are checked
+    out, leased or uncommitted are included; Ray references are replaced by their objects. Close it: while it is open, the log of
+    a store in use grows.
     """
 
     def __init__(self, saved: Saved, *, allow_pickle: bool = False) -> None:
         self._guard = Guard("the read-only buffer")
         waits = ThreadWaits(self._guard)
         self._run = under(self._guard, waits)
-        self._target = _Look(saved, waits, allow_pickle=allow_pickle)
-        self._path = saved.path
+        self._saved = saved
+        self._target = _load(saved, waits, allow_pickle=allow_pickle)
 
-    count_where = blocking(Looking.count_where)
-    query = blocking(Looking.query)
-    count = blocking(Looking.count)
-    count_statuses = blocking(Looking.count_statuses)
-    peek = blocking(Looking.peek)
-    ledger = blocking(Looking.ledger)
-    stats = blocking(Looking.stats)
-    metrics = blocking(Looking.metrics)
-    to_arrow = blocking(Looking.to_arrow)
-    to_pandas = blocking(Looking.to_pandas)
-    close = blocking(_Look.close)
+    count_where = blocking(ReplayBuffer.count_where)
+    query = blocking(ReplayBuffer.query)
+    count = blocking(ReplayBuffer.count)
+    count_statuses = blocking(ReplayBuffer.count_statuses)
+    peek = blocking(ReplayBuffer.peek)
+    ledger = blocking(ReplayBuffer.ledger)
+    stats = blocking(ReplayBuffer.stats)
+    metrics = blocking(ReplayBuffer.metrics)
+    to_arrow = blocking(ReplayBuffer.to_arrow)
+    to_pandas = blocking(ReplayBuffer.to_pandas)
+
+    def close(self) -> None:
+        """Close the file; every later call raises Closed."""
+        self._run(self._target.close())
+        self._saved.close()
 
     def __len__(self) -> int:
         with self._guard:
@@ -112,7 +117,7 @@ class ReadOnlyBuffer:
         return True  # also when it is empty
 
     def __repr__(self) -> str:
-        return f"<ReadOnlyBuffer of {len(self)} groups in {self._path}>"
+        return f"<ReadOnlyBuffer of {len(self)} groups in {self._saved.path}>"
 
     def __enter__(self) -> Self:
         return self
@@ -124,10 +129,20 @@ class ReadOnlyBuffer:
 
 
 def open_readonly(path: str | PathLike[str], *, allow_pickle: bool = False) -> ReadOnlyBuffer:
-    """Open what was saved, or the store of a durable buffer, at rest or in use, to look at it.
+    """Open a saved buffer, or the store of a durable buffer at rest or in use, for reading.
 
-    `path` is the directory, or the file in it. Classes in rollouts have to be registered only where `peek` or `payloads`
-    reads them. Raises SavedNotFound, CorruptData, UnsupportedFormat, StoreFailed.
+    Classes in rollouts must be registered only where `peek` or `payloads` reads them.
+
+    Args:
+        path: the directory, or the file in it.
+        allow_pickle: whether objects of unregistered types are unpickled, which runs code.
+
+    Raises:
+        SavedNotFound: there is no file.
+        CorruptData: the file was altered.
+        UnsupportedFormat: the file has another format.
+        StoreFailed: the file cannot be read.
+
     """
     saved = open_saved(path)
     try:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.buffer.buffer import ReplayBuffer
 from reroll.config import ReplayBufferConfig, SyncReplayBufferConfig, TaskConfig, read_config
 from reroll.engine.selectors.specs import Fifo
 from reroll.errors import InvalidConfig

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from reroll.buffer.batch import Batch, Lease
-from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.buffer.buffer import ReplayBuffer
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument, RerollError, Unreachable
 from reroll.ray import books

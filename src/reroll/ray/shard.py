@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from reroll.buffer.batch import Batch
+from reroll.buffer.buffer import ReplayBuffer, runtime_of
 from reroll.buffer.groups import Groups
-from reroll.buffer.looking import begin_intervals, interval_of, stats_of
-from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.shell import knows_put, open_in, settle_in
 from reroll.config import ReplayBufferConfig
 from reroll.engine.task import STATUS_CODE
 from reroll.errors import Closed, LeaseExpired, StoreLocked
@@ -232,7 +230,7 @@ class Shard:
                 groups.engine.version = record.version
             if groups.engine.last_uid < record.last_uid and not groups.engine.last_uid:
                 write_off(groups.engine, record)
-                begin_intervals(buffer)
+                runtime_of(buffer).start_intervals()
                 self._losses += 1
         self._groups = groups
         self._books.note()
@@ -386,17 +384,21 @@ class Shard:
         return list(self._here.printed(prompt, task_name, group_id, size))
 
     async def _do_knows_put(self, put_id: Any) -> bool:
-        return knows_put(await self._open(), put_id)
+        return put_id in runtime_of(await self._open()).put_ids
 
     async def _do_settle(self, reservation: Any, put_id: Any) -> None:
         """Learn that a group for which something was reserved here went to another shard."""
-        settle_in(await self._open(), self._local(reservation), put_id)
+        runtime_of(await self._open()).consume_reservation(self._local(reservation), put_id)
 
     async def _do_report(self) -> Stats:
-        return stats_of(await self._open())
+        runtime = runtime_of(await self._open())
+        runtime.check_open()
+        return runtime.stats()
 
     async def _do_interval(self, reader: str) -> tuple[Stats, Stats]:
-        return interval_of(await self._open(), reader)
+        runtime = runtime_of(await self._open())
+        runtime.check_open()
+        return runtime.interval(reader)
 
     async def _do_ack(self, lease: int, train_step: int | None = None) -> None:
         self._holders.settle(("lease", lease))
@@ -445,7 +447,8 @@ class Shard:
         if self._buffer is None:
             return True
         kind, which = thing
-        leases, reservations = open_in(self._buffer)
+        runtime = runtime_of(self._buffer)
+        leases, reservations = runtime.leases, runtime.reservations
         if kind == "reservation":
             return self._local(which).id in reservations
         return which // _AFTER_LOSS == self._losses and which % _AFTER_LOSS in leases

@@ -16,8 +16,8 @@ from reroll import forking
 from reroll.buffer.arguments import checked_task
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.blocking import BlockingVerbs
+from reroll.buffer.buffer import ReplayBuffer
 from reroll.buffer.plain_calls import BlockingBatch, blocking
-from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.errors import CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
 from reroll.interrupts import run_in
 from reroll.remote.connection import Connection

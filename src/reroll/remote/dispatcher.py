@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from reroll._version import __version__
-from reroll.buffer.arguments import checked_count, checked_flag, checked_sizes, checked_step
-from reroll.buffer.handing import batch_sizes
+from reroll.buffer.arguments import batch_sizes, checked_count, checked_flag, checked_sizes, checked_step
+from reroll.buffer.buffer import ReplayBuffer, runtime_of
 from reroll.buffer.packed import Shown
-from reroll.buffer.replay_buffer import ReplayBuffer
 from reroll.buffer.reservations import Reservation
-from reroll.buffer.shell import has_stale, open_in
 from reroll.config import ReplayBufferConfig
 from reroll.errors import InvalidArgument
 from reroll.remote.groups import as_bytes, decode_put, encode_delivery, encode_infos
@@ -159,7 +157,8 @@ class Dispatcher:
 
     def drop_ended(self, session: Session) -> None:
         """Drop leases and reservations from a session that have ended: their time passed, or their groups were put."""
-        leases, reservations = open_in(self._buffer)
+        runtime = runtime_of(self._buffer)
+        leases, reservations = runtime.leases, runtime.reservations
         session.leases = {call: lease for call, lease in session.leases.items() if lease in leases}
         session.reservations = {
             call: held for call, held in session.reservations.items() if held.id in reservations
@@ -192,7 +191,11 @@ class Dispatcher:
             return Deliverable([group for drawn in by_task.values() for group, _ in drawn], lease)
         arguments.pop("replace", None)
         allow_short = checked_flag("allow_short", arguments.pop("allow_short", False))
-        sizes = batch_sizes(self._buffer, arguments.pop("n", None), arguments.pop("task_name", None))
+        sizes = batch_sizes(
+            arguments.pop("n", None),
+            arguments.pop("task_name", None),
+            runtime_of(self._buffer).engine.rng.random,
+        )
         batch = await self._buffer.lease(sizes, wait=not allow_short, **arguments)
         return self._leased(request, batch.id, batch.samples)
 
@@ -229,7 +232,9 @@ class Dispatcher:
         await self._buffer.nack_lease(lease)
 
     async def _has_stale(self, request: Request) -> int:
-        return int(has_stale(self._buffer, checked_count("lease", request.arguments.get("lease"))))
+        return int(
+            runtime_of(self._buffer).leases.has_stale(checked_count("lease", request.arguments.get("lease")))
+        )
 
     async def _reserve(self, request: Request) -> Reservation:
         reservation = await self._buffer.reserve(**request.arguments)

@@ -6,7 +6,7 @@ from functools import wraps
 from os import PathLike, fspath
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
-from reroll.buffer.replay_buffer import ReplayBuffer
+from reroll.buffer.buffer import ReplayBuffer
 from reroll.engine.limits import known_options
 from reroll.engine.selectors.specs import known_spec_options
 from reroll.errors import InvalidArgument, QueryError, shown

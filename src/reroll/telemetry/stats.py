@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import reduce
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
@@ -214,6 +215,12 @@ class DiskUse:
     log_bytes: int
     commits: int
     """Commits since the store was opened."""
+
+    @classmethod
+    def of(cls, path: Path, commits: int = 0) -> Self:
+        """Return the disk space of a database file and its log."""
+        sizes = [file.stat().st_size if file.exists() else 0 for file in (path, Path(f"{path}-wal"))]
+        return cls(file_bytes=sizes[0], log_bytes=sizes[1], commits=commits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ class HandOutSuite(Hooks):
             await buffer.take_batch({"t": 2}, wait=True, timeout=0.01, train_step=50)
         assert await buffer.count("t", COMPLETED) == 0
         assert "changed" not in str(timeout.value)
-        assert "no group was handed out" in str(timeout.value)
+        assert "no group was delivered" in str(timeout.value)
 
     async def test_a_closed_limiter_looks_empty(self, new: New) -> None:
         buffer = await new(min_size=2)
