@@ -55,7 +55,7 @@ _SLOT_OF: Final = {slot.removeprefix("_"): slot for slot in STATE_SLOTS}
 class RolloutGroup(Sequence[Rollout]):
     """The rollouts of one prompt, as a small head and a body of token columns.
 
-    A group is a sequence of `Rollout`s: indexing and iteration make all of them at once (about 20 us for 8), a slice is a
+    A group is a sequence of `Rollout`s: indexing and iteration make all of them at once, a slice is a
     list, and a group equals a list of equal rollouts. Token arrays are read-only views of the body; copy them to write.
     Rollouts that were made are the truth from then on: what is assigned to them shows in the group, and goes into the
     buffer when the group is put. A group that was not looked at is put as the bytes that it is.
@@ -93,7 +93,7 @@ class RolloutGroup(Sequence[Rollout]):
     def of(cls, rollouts: Iterable[Rollout], *, model_step: int | None = None) -> Self:
         """Return the group of these rollouts.
 
-        Cost: about 30 us for 8 rollouts, plus one copy and one checksum of their tokens.
+        Cost: one pass over the fields of each rollout, one copy and one checksum of their tokens.
 
         Args:
             rollouts: at least one `Rollout`; their arrays are copied, values that are not plain are kept.
@@ -555,7 +555,7 @@ class RolloutGroup(Sequence[Rollout]):
     ) -> Self:
         """Return a group with other values; the uid stays.
 
-        Cost: a new head, about 10 us; the body is shared, unless `columns` are given.
+        Cost: a new head; the body is shared, unless `columns` are given.
 
         Args:
             rewards: one per member.
