@@ -453,7 +453,6 @@ def test_a_window_with_another_order_warns():
         {"batch": 0},
         {"sync_interval": 0},
         {"max_staleness": 0, "sync_interval": 2},
-        {"max_staleness": 1.5},
     ],
 )
 def test_a_window_that_lets_nobody_start_is_refused(options):

@@ -313,7 +313,7 @@ class HandOut:
             if deadline is not None and time.monotonic() >= deadline:
                 counts = {task: f"{held[task]} of {n}" for task, n in sizes.items()}
                 raise WaitTimeout(
-                    f"{what} timed out; no group was handed out. There are {counts} groups{await self._unknown(sizes)}"
+                    f"{what} timed out; no group was delivered. There are {counts} groups{await self._unknown(sizes)}"
                 )
             await self._grown(told, missing, status, deadline)
 
