@@ -119,7 +119,7 @@ def test_a_preparation_tells_of_groups_filters_and_advantages(check):
     assert "A result has 8 responses, or at least 4." in found.stdout
     assert "Groups whose rewards do not differ are filtered." in found.stdout
     assert "A step waits until 16 groups have passed." in found.stdout
-    assert "Advantages: standard." in found.stdout
+    assert "Advantages: grpo." in found.stdout
     told = json.loads(check(text, "--json").stdout)
     assert (told["kind"], len(told["preparation"])) == ("preparation", 5)
 

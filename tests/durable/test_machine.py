@@ -571,7 +571,7 @@ class Machine(RuleBasedStateMachine):
     def the_disk_holds_what_is_in_memory(self) -> None:
         if not hasattr(self, "disk"):
             return
-        self.run(self.disk._written())
+        self.run(probe(self.disk).disk.written())
         assert not probe(self.disk).disk._has_changed()
         with probe(self.disk).disk.store.reader() as reader:
             written = read_state(reader, probe(self.disk).entries)

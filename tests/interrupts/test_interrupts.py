@@ -55,6 +55,7 @@ def test_thousands_of_interrupts(tmp_path, kind, seed):
 WAITING = """
 import os, signal, threading, time
 from durable_errors.samples import TASK, config, group
+from reroll.testing.probe import probe
 buffer = config(store=sys.argv[1]).build_blocking()
 for verb in (lambda: buffer.take_batch({TASK: 1}, wait=True), lambda: buffer.lease({TASK: 1}, wait=True).take()):
     def interrupt():
