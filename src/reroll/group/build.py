@@ -30,6 +30,8 @@ from reroll.group.layout import (
     ONE_VERSION,
     ONES_MASK,
     OTHER_REASON,
+    OWN_IDS,
+    OWN_STALENESS,
     PADDING,
     REASON_CODE,
     SHARED_PROMPT,
@@ -70,7 +72,8 @@ _RESERVED: Final = FIELD_NAMES.union(FIELD_COLUMNS, ("prompt_ids", "response_ids
 class Encoded(NamedTuple):
     """A finished group."""
 
-    head: Head
+    head: Head | None
+    """None: `data` was not taken apart yet."""
     data: Bytes
     """The head as bytes."""
     body: Bytes
@@ -94,7 +97,7 @@ class Draft:
     @classmethod
     def of(cls, encoded: Encoded) -> "Draft":
         """Return a draft of a finished group; its columns stay, unless one is set anew. No token is copied."""
-        head, body = encoded.head, memoryview(encoded.body)
+        head, body = encoded.head or Head.read(encoded.data), memoryview(encoded.body)
         draft = cls(head.lengths)
         meta = msgspec.structs.replace(head.meta, fields=dict(head.meta.fields))
         draft.head, draft.objects, draft._body = replace(head, meta=meta), dict(encoded.objects), encoded.body
@@ -281,6 +284,7 @@ class Draft:
         is_same = staleness.count(first) == self._count
         self.head.staleness = first if is_same else max(staleness)
         self.head.meta.staleness = None if is_same else list(staleness)
+        self.head.flags = self.head.flags & ~OWN_STALENESS | (0 if is_same else OWN_STALENESS)
 
     def uids(self, uids: Sequence[Any]) -> None:
         """Set the group_uid of each member."""
@@ -368,6 +372,10 @@ class Draft:
             head.body_size = len(self._body)
             head.body_crc = checksum_of(memoryview(self._body)[: head.spans().others])
         head.flags = head.flags | HAS_OBJECTS if self.objects else head.flags & ~HAS_OBJECTS
+        has_ids = head.meta.checkout is not None or any(
+            name in held for name in ("group_uid", "checkout") for held in (head.meta.fields, self.objects)
+        )
+        head.flags = head.flags | OWN_IDS if has_ids else head.flags & ~OWN_IDS
         try:
             data = head.write()
         except (OverflowError, UnicodeError, ValueError, TypeError):

@@ -1,5 +1,6 @@
 """`RolloutGroup`: the rollouts of one prompt as columns, made into `Rollout` objects on demand."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from math import isnan
@@ -26,16 +27,21 @@ from reroll.group.layout import (
     ONE_VERSION,
     ONES_MASK,
     OTHER_REASON,
+    OWN_IDS,
+    OWN_STALENESS,
     REASONS,
     SHARED_PROMPT,
+    STALENESS_AT,
     STATUSES,
     TOKENS_DERIVED,
+    UID_AT,
     Array,
     Bytes,
     Head,
     bounds_of,
     check_frames,
-    with_uid,
+    flags_of,
+    with_number,
 )
 from reroll.rollout import (
     STATE_SLOTS,
@@ -47,6 +53,8 @@ from reroll.rollout import (
     combine,
     combine_statuses,
 )
+from reroll.rollout.rules import Invalid, find_invalid
+from reroll.rollout.summary import count_value
 
 _NO_VERSIONS: Final = VersionRuns()
 _SLOT_OF: Final = {slot.removeprefix("_"): slot for slot in STATE_SLOTS}
@@ -63,7 +71,7 @@ class RolloutGroup(Sequence[Rollout]):
     Make one with `of` (rollouts), `pack` (an engine's lists or arrays), `from_columns` (packed arrays) or `from_openai`.
     """
 
-    __slots__ = ("__weakref__", "_body", "_data", "_head", "_objects", "_rollouts", "_states")
+    __slots__ = ("__weakref__", "_body", "_data", "_head", "_objects", "_rollouts", "_states", "_summary")
     __hash__ = None  # type: ignore[assignment]  # equal to lists, and its uid changes
 
     _head: Head | None
@@ -72,6 +80,7 @@ class RolloutGroup(Sequence[Rollout]):
     _objects: dict[str, list[Any]]
     _rollouts: list[Rollout] | None
     _states: list[tuple[Any, ...]] | None
+    _summary: GroupSummary | None
 
     def __init__(self, rollouts: Iterable[Rollout]) -> None:
         """Make a group of rollouts, as `of` does."""
@@ -85,7 +94,7 @@ class RolloutGroup(Sequence[Rollout]):
 
     def _set(self, encoded: Encoded) -> None:
         self._head, self._data, self._body, self._objects = encoded
-        self._rollouts = self._states = None
+        self._rollouts = self._states = self._summary = None
 
     # --- making
 
@@ -261,7 +270,7 @@ class RolloutGroup(Sequence[Rollout]):
             raise CorruptData("objects of a group are missing, or do not belong to it; use another copy")
         self = cls.__new__(cls)
         self._data, self._body, self._objects = head, _aligned(body), {}
-        self._head = self._rollouts = self._states = None
+        self._head = self._rollouts = self._states = self._summary = None
         if objects is not None:
             self._objects = _read_objects(decode(objects, refs=refs), len(self))
         return self
@@ -307,6 +316,7 @@ class RolloutGroup(Sequence[Rollout]):
             draft.head.meta.task_name = task_name
             encoded = draft.finish()
         self._head, self._data, self._body, self._objects = encoded
+        self._summary = None
 
     @property
     def head(self) -> Bytes:
@@ -327,16 +337,28 @@ class RolloutGroup(Sequence[Rollout]):
 
     @uid.setter
     def uid(self, uid: int | None) -> None:
+        self._set_ids(uid, self.checkout)
+
+    def assign(self, uid: int) -> None:
+        """Set the uid and clear the checkout, in place, as `put` does. A few microseconds."""
+        self._set_ids(uid, None)
+
+    def _set_ids(self, uid: int | None, checkout: str | None) -> None:
         number = 0 if uid is None else uid
         if type(number) is not int or not 0 <= number < BOUND:
             raise InvalidArgument(f"uid must be a positive integer or None, not {shown(uid)}")
-        if self._rollouts is not None:
-            for rollout in self._rollouts:
-                rollout.group_uid = uid
-        elif "group_uid" in self._read().meta.fields or "group_uid" in self._objects:
-            self._change(lambda draft: draft.uids([uid] * len(self)))
+        self._sync()
+        if checkout is None and not flags_of(self._data) & OWN_IDS:
+            self._data, self._head = with_number(self._data, UID_AT, number), None
         else:
-            self._data, self._head = with_uid(self._data, number), None
+            draft, count = Draft.of(self._encoded()), len(self)
+            draft.uids([uid] * count)
+            draft.shared("checkout", [checkout] * count)
+            self._head, self._data, self._body, self._objects = draft.finish()
+        for rollout in self._rollouts or ():
+            rollout.group_uid, rollout.checkout = uid, checkout
+        if self._states is not None and self._rollouts is not None:
+            self._states = [rollout.state() for rollout in self._rollouts]
 
     @property
     def checkout(self) -> str | None:
@@ -345,10 +367,7 @@ class RolloutGroup(Sequence[Rollout]):
 
     @checkout.setter
     def checkout(self, checkout: str | None) -> None:
-        for rollout in self._rollouts or ():
-            rollout.checkout = checkout
-        if self._rollouts is None:
-            self._change(lambda draft: draft.shared("checkout", [checkout] * len(self)))
+        self._set_ids(self.uid, checkout)
 
     @property
     def task_name(self) -> str | None:
@@ -357,12 +376,8 @@ class RolloutGroup(Sequence[Rollout]):
 
     @task_name.setter
     def task_name(self, task_name: str | None) -> None:
-        self._change(lambda draft: setattr(draft.head.meta, "task_name", task_name))
-
-    def _change(self, change: Any) -> None:
-        """Change the head in place; rollouts that were made stay."""
         draft = Draft.of(self._encoded())
-        change(draft)
+        draft.head.meta.task_name = task_name
         self._head, self._data, self._body, self._objects = draft.finish()
 
     @property
@@ -420,7 +435,20 @@ class RolloutGroup(Sequence[Rollout]):
         return _frozen(np.array(self._read().rewards, np.float64))
 
     def summary(self) -> GroupSummary:
-        """Return what a buffer keeps of the group, from the head alone. Raises InvalidArgument. O(members)."""
+        """Return what a buffer keeps of the group, as `summarize` of its rollouts: from the head alone, and once.
+
+        Cost: O(members) the first time. `num_bytes` counts head, body, and an estimate of values that are not plain.
+
+        Raises:
+            InvalidArgument: only a part of a response has versions.
+
+        """
+        self._sync()
+        if self._summary is None:
+            self._summary = self._summarized()
+        return self._summary
+
+    def _summarized(self) -> GroupSummary:
         head = self._read()
         runs_of, trainable, lengths = head.runs(), head.trainable(), head.lengths
         staleness = head.meta.staleness or [head.staleness] * len(lengths)
@@ -444,9 +472,22 @@ class RolloutGroup(Sequence[Rollout]):
                 )
             )
         found = combine(members, self.group_id)
-        found.num_bytes = self.nbytes
+        found.num_bytes = self.nbytes + sum(map(count_value, self._objects.values()))
         found.prompt_tokens = sum([max(0, size) for size in head.prompt_lengths()])
         return found
+
+    def find_invalid(self) -> list[Invalid]:
+        """Return the members with a reward that is not finite, or NaN as log-probability of a trained token, and why.
+
+        Cost: one pass over the log-probabilities, 0.2 ns a token. FAILED members are not trained and pass.
+        """
+        head = self._read()
+        rewards, logprobs = self._objects.get("reward") or head.values_of("reward"), self.logprobs
+        if rewards is None and not np.isinf(head.rewards).any():
+            held = self.column("logprobs") if head.column("logprobs") is not None else logprobs
+            if held is None or not len(held) or not np.isnan(np.minimum.reduce(held)):
+                return []
+        return find_invalid(copy.copy(self))
 
     # --- columns
 
@@ -542,6 +583,77 @@ class RolloutGroup(Sequence[Rollout]):
     def _encoded(self) -> Encoded:
         return Encoded(self._read(), self._data, self._body, self._objects)
 
+    def __copy__(self) -> Self:
+        """Return a group that shares bytes and objects, but no rollouts that were made."""
+        return self._of(Encoded(self._read(), self._data, self._body, self._objects))
+
+    def stamped(self, model_step: int) -> Self:
+        """Return the group with this version for response tokens that have none; itself if all have one.
+
+        Cost: a new head; the body is shared.
+
+        Raises:
+            InvalidArgument: `model_step` is no integer.
+
+        """
+        step, head = _step(model_step), self._read()
+        if head.flags & ONE_VERSION or all(
+            sum(runs[1::2]) >= length for runs, length in zip(head.runs(), head.lengths, strict=True)
+        ):
+            return self
+        draft = Draft.of(self._encoded())
+        draft.stamp(step, self._member_masks())
+        return self._of(draft.finish())
+
+    def with_staleness(self, staleness: int | Sequence[int | None]) -> Self:
+        """Return the group with this staleness, of all members or one each; None leaves a member as it is.
+
+        Cost: a few microseconds, and a new head where members differ; the body is shared.
+        """
+        self._sync()
+        if not isinstance(staleness, int):
+            first = staleness[0]
+            if first is None or staleness.count(first) != len(staleness):
+                head, draft = self._read(), Draft.of(self._encoded())
+                held = head.meta.staleness or [head.staleness] * len(head.lengths)
+                draft.staleness(
+                    [old if new is None else new for old, new in zip(held, staleness, strict=True)]
+                )
+                return self._of(draft.finish())
+            staleness = first
+        if flags_of(self._data) & OWN_STALENESS:
+            draft = Draft.of(self._encoded())
+            draft.staleness([staleness] * len(self))
+            return self._of(draft.finish())
+        data = with_number(self._data, STALENESS_AT, staleness)
+        return self._of(Encoded(None, data, self._body, self._objects))
+
+    def expired(self, staleness: Mapping[int, int]) -> Self:
+        """Return the group with these members EXPIRED: without response, as `expire` leaves a Rollout.
+
+        Cost: as of `of`.
+
+        Args:
+            staleness: by place of the member: the staleness with which it expired.
+
+        """
+        members = list(copy.copy(self))
+        for place, value in staleness.items():
+            members[place].clear_response()
+            members[place].status, members[place].seq_staleness = Status.EXPIRED, value
+        made = self._of(build.from_rollouts(members))
+        if self.task_name is not None:
+            made.task_name = self.task_name
+        return made
+
+    def select(self, columns: Sequence[str] | None) -> Self:
+        """Return the group without the further columns that are not named; None keeps all.
+
+        Cost: none if nothing goes, else a copy of the body. A name that the group does not have is skipped.
+        """
+        dropped = [] if columns is None else [name for name in self.column_names if name not in columns]
+        return self.replaced(columns=dict.fromkeys(dropped)) if dropped else self
+
     def replaced(
         self,
         *,
@@ -635,7 +747,7 @@ class RolloutGroup(Sequence[Rollout]):
                 raise InvalidArgument(
                     f"{name} must have one entry per member, {count} of them, not {shown(values)}"
                 )
-        members = list(self._of(self._encoded()))
+        members = list(copy.copy(self))
         grown = [tokens is not None and len(tokens) > 0 for tokens in responses]
         for place in [place for place in range(count) if grown[place]]:
             try:
@@ -687,10 +799,12 @@ class RolloutGroup(Sequence[Rollout]):
         """Return the rollouts, made once."""
         if self._rollouts is None:
             head = self._read()
-            self._rollouts = list(map(Rollout.from_state, zip(*self._slots(head).values(), strict=True)))
             is_fixed = not self._objects and not any(
                 type(value) in (list, dict) for value in chain.from_iterable(head.meta.fields.values())
             )
+            if not is_fixed:  # rollouts may change these values, and other groups share the head
+                head = self._head = Head.read(self._data)
+            self._rollouts = list(map(Rollout.from_state, zip(*self._slots(head).values(), strict=True)))
             self._states = [rollout.state() for rollout in self._rollouts] if is_fixed else None
         return self._rollouts
 

@@ -37,7 +37,8 @@ MOST_TOKENS: Final = 1 << 40
 
 SHARED_PROMPT, HAS_LOGPROBS, HAS_MASK, ONES_MASK = 1, 2, 4, 8
 ONE_VERSION, TOKENS_DERIVED, INTEGER_REWARDS, HAS_OBJECTS = 16, 32, 64, 128
-_ALL_FLAGS: Final = 255
+OWN_STALENESS, OWN_IDS = 256, 512
+_ALL_FLAGS: Final = 1023
 
 STATUSES: Final = tuple(Status)
 STATUS_CODE: Final = {status: code for code, status in enumerate(STATUSES)}
@@ -86,10 +87,13 @@ RECORD: Final = np.dtype(
 _RECORD: Final = struct.Struct("<4sIHHIqqqqqqqqqddIIII")
 _CRC_AT: Final = 4
 _CHECKED_FROM: Final = 8
-_UID_AT: Final = 24
+UID_AT: Final = 24
+STALENESS_AT: Final = 56
+_FLAGS_AT: Final = 10
 _MEMBER_BYTES: Final = 14
 _CRC: Final = struct.Struct("<I")
-_UID: Final = struct.Struct("<q")
+_NUMBER: Final = struct.Struct("<q")
+_FLAGS: Final = struct.Struct("<H")
 PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT))
 
 _Integer = Annotated[int, msgspec.Meta(gt=-BOUND, lt=BOUND)]
@@ -442,6 +446,9 @@ class Head:
             held = self.prompt_tokens if flags & SHARED_PROMPT else 0
         if held != self.prompt_tokens or (flags & SHARED_PROMPT and meta.prompts is not None):
             raise CorruptData("head of a group disagrees with itself about its prompts; use another copy")
+        has_ids = meta.checkout is not None or not meta.fields.keys().isdisjoint(("group_uid", "checkout"))
+        if bool(flags & OWN_STALENESS) != (meta.staleness is not None) or (has_ids and not flags & OWN_IDS):
+            raise CorruptData("head of a group disagrees with itself about its flags; use another copy")
         if flags & HAS_MASK and flags & ONES_MASK:
             raise CorruptData("head of a group has two masks; use another copy")
         for column in meta.columns:
@@ -452,6 +459,14 @@ class Head:
                 TOKENS_ARE_DERIVED if column.name == "tokens" else TOKENS_ABSENT
             ):
                 raise CorruptData(f"column {column.name!r} of a group has a wrong length; use another copy")
+            if dtype is None and column.name != "routed_experts":
+                for size, length, prompt in zip(
+                    column.lengths or (), self.lengths, self.prompt_lengths(), strict=False
+                ):
+                    if length >= 0 and size >= 0 and size not in (length, length + max(0, prompt)):
+                        raise CorruptData(
+                            f"column {column.name!r} of a group has a wrong length; use another copy"
+                        )
             if not read_dtype(column.dtype).itemsize:
                 raise CorruptData(
                     f"column {column.name!r} of a group has entries without bytes; use another copy"
@@ -513,12 +528,18 @@ def check_frames(head: Bytes, body: Bytes, *, check_body: bool) -> int:
     return int(flags)
 
 
-def with_uid(head: Bytes, uid: int) -> bytes:
-    """Return the head with another uid, without taking it apart."""
+def with_number(head: Bytes, at: int, number: int) -> bytes:
+    """Return the head with another uid or staleness, without taking it apart."""
     changed = bytearray(head)
-    _UID.pack_into(changed, _UID_AT, uid)
+    _NUMBER.pack_into(changed, at, number)
     _CRC.pack_into(changed, _CRC_AT, checksum_of(memoryview(changed)[_CHECKED_FROM:]))
     return bytes(changed)
+
+
+def flags_of(head: Bytes) -> int:
+    """Return the flags of a head."""
+    flags: int = _FLAGS.unpack_from(head, _FLAGS_AT)[0]
+    return flags
 
 
 def read_records(heads: Sequence[Bytes]) -> Array:
