@@ -20,6 +20,26 @@ class TheirResult:
     reward_metrics: dict[str, Any] | None = None
     request_info: dict[str, Any] = field(default_factory=dict)
     model_step: int | None = None
+    model_steps: list[int] | None = None
+
+
+@register(name="a group of theirs")
+@dataclass
+class TheirGroup:
+    """As open-instruct's main branch has it: one prompt, and the rewards of its responses."""
+
+    result: TheirResult
+    query: list[int]
+    ground_truth: list[int]
+    dataset: str
+    raw_query: str
+    active_tools: list[str] | None
+    index: int | None
+    decoded_responses: list[str]
+    reward_scores: list[float]
+    reward_metrics: dict[str, Any]
+    percent_solved: float
+    sample_count: int
 
 
 def their_result(number, rewards=(1.0, 0.0), *, reason="stop", model_step=None):
@@ -51,4 +71,23 @@ def processed(number, rewards=(1.0, 0.0), **options):
         reward_scores=list(rewards),
         reward_metrics={"objective/reward": 0.5},
         percent_solved=sum(reward == 1.0 for reward in rewards) / many,
+    )
+
+
+def their_group(number, rewards=(1.0, 0.0), *, model_steps=None, **options):
+    result = their_result(number, rewards, **options)
+    result.model_steps = model_steps
+    return TheirGroup(
+        result=result,
+        query=[7, 8],
+        ground_truth=[number],
+        dataset="gsm8k",
+        raw_query="what?",
+        active_tools=None,
+        index=number,
+        decoded_responses=["text"] * len(rewards),
+        reward_scores=list(rewards),
+        reward_metrics={"objective/reward": 0.5},
+        percent_solved=0.5,
+        sample_count=len(rewards),
     )

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from integrations.open_instruct_results import processed, their_result
+from integrations.open_instruct_results import processed, their_group, their_result
 from reroll import Closed, InvalidArgument, LoopFailed
 from reroll.integrations.open_instruct import DataPreparer, ResultsQueue
 from reroll.integrations.open_instruct.results import to_generation_result
@@ -260,3 +260,25 @@ def test_shutdown_returns_the_result_in_hand():
     left = prepared.shutdown()
     assert [one.prompt_id for one in left] == ["0_7"]
     assert results.qsize() == 5
+
+
+def test_groups_of_their_main_branch_are_prepared():
+    prepared = preparer([their_group(number) for number in range(1, 5)])
+    assert [trained(prepared, step) for step in (0, 1)] == [{1, 2}, {3, 4}]
+    prepared.shutdown()
+
+
+def test_a_group_is_read_as_a_processed_result_is():
+    group, result = (
+        to_generation_result(their_group(3, model_step=4)),
+        to_generation_result(processed(3, model_step=4)),
+    )
+    assert group == result
+    assert group.prompt_ids == [7, 8]
+    assert (group.ground_truth, group.dataset, group.raw_query) == ([3], "gsm8k", "what?")
+    assert [list(runs) for runs in group.versions] == [[4], [4, 4]]
+
+
+def test_each_response_of_a_group_may_have_a_version_of_its_own():
+    group = to_generation_result(their_group(3, model_step=9, model_steps=[4, 6]))
+    assert [list(runs) for runs in group.versions] == [[4], [6, 6]]

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from integrations.open_instruct_results import processed, their_result
+from integrations.open_instruct_results import processed, their_group, their_result
 from reroll import Closed, InvalidArgument, InvalidConfig
 from reroll.integrations.open_instruct import ResultsQueue
 from reroll.prepare import GenerationResult
@@ -197,3 +197,22 @@ def test_only_the_newest_aborted_results_stay():
     assert results.buffer.ledger()["train"]["deleted"].groups == 6
     assert results.put(their_result(9))
     assert results.qsize() == 1
+
+
+@pytest.mark.parametrize("age", [1, 2, 3])
+def test_max_staleness_is_max_result_age_steps_minus_one(age):
+    results = ResultsQueue(replay_buffer={"max_staleness": age - 1})
+    for step in range(6):
+        results.put(their_group(step, model_step=step))
+    results.advance(5)
+    left = [results.get(block=False).index for _ in range(results.qsize())]
+    assert left == [step for step in range(6) if not 5 - step > age]
+
+
+def test_a_group_is_as_old_as_its_oldest_response():
+    results = ResultsQueue(replay_buffer={"max_staleness": 1})
+    results.put(their_group(1, model_steps=[4, 1]))
+    results.put(their_group(2, model_steps=[4, 3]))
+    results.advance(5)
+    assert results.get(block=False).index == 2
+    assert results.buffer.ledger()["train"]["expired"].groups == 1

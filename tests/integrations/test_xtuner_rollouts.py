@@ -5,10 +5,13 @@ import pydantic
 import pytest
 
 from integrations.states import state
-from reroll import InvalidArgument
+from reroll import InvalidArgument, Rollout, RolloutGroup
 from reroll.codec import decode, encode
 from reroll.integrations import xtuner
 from reroll.integrations.xtuner import (
+    FIFOReplayPolicy,
+    NaiveStorage,
+    ReplayBuffer,
     RolloutState,
     Status,
     calculate_seq_staleness,
@@ -192,3 +195,28 @@ class TestMaybeExpireGroup:
         with pytest.raises(InvalidArgument, match="at least 1"):
             maybe_expire_group(group, threshold)
         assert group[0].status == "completed"
+
+
+def test_rules_work_on_groups_of_columns():
+    group = RolloutGroup.of(
+        [Rollout(response_ids=[1, 2], logprobs=[-0.5, -0.5], status="completed") for _ in range(2)]
+    )
+    assert get_group_status(group) is Status.COMPLETED
+    assert update_sample_version(group, 2) is group
+    refresh_seq_staleness(group, 6)
+    assert [member.seq_staleness for member in group] == [3, 3]
+    assert maybe_expire_group(group, 3) is group
+    assert group.status is Status.EXPIRED
+    assert group.lengths.tolist() == [0, 0]
+
+
+async def test_a_buffer_takes_groups_of_columns():
+    storage = NaiveStorage()
+    buffer = ReplayBuffer(policy=FIFOReplayPolicy(), storage_backend=storage)
+    made = [Rollout(response_ids=[1, 2], session_id="s", status="completed") for _ in range(2)]
+    uid = await buffer.put(RolloutGroup.of(made), "math", model_step=1)
+    (item,) = await storage.get({"uid": uid})
+    assert await storage.get({"item": {"$in": [list(item.item)]}}) == [item]
+    assert [member.response_ids.tolist() for member in item.item] == [[1, 2], [1, 2]]
+    (group,) = await buffer.get(1, "math", "completed")
+    assert [member.session_id for member in group] == ["s", "s"]

@@ -324,7 +324,7 @@ class TestInABuffer:
         await used.put(item())
         ReplayBuffer(policy=FIFOReplayPolicy(), storage_backend=shown)
         for storage in (used, shown):
-            with pytest.raises(InvalidArgument, match="in use already"):
+            with pytest.raises(InvalidArgument, match="already in use"):
                 ReplayBuffer(policy=FIFOReplayPolicy(), storage_backend=storage)
         assert len(used) == 1
 

@@ -260,7 +260,7 @@ def test_a_group_that_goes_on_after_it_was_whole_is_an_error(tmp_path, group_siz
     for position in order:
         made.rollout_buffer.put(samples_of(position, 1)[0])
     assert worker._feeding.exception(timeout=60)
-    with pytest.raises(InvalidArgument, match="group 0 goes on after it was whole"):
+    with pytest.raises(InvalidArgument, match="group 0 continues after it was complete"):
         worker.check_health(60)
     worker.stop()
 

@@ -20,11 +20,15 @@ class Status(StrEnum):
 
     @classmethod
     def of(cls, value: object) -> "Status":
-        """Return the status of a `Status` or its string. Raises InvalidArgument for other values."""
+        """Return the status of a `Status`, its string, or a member of another enum with that value.
+
+        Raises InvalidArgument for other values.
+        """
         if isinstance(value, cls):
             return value
-        if isinstance(value, str) and value in _BY_TEXT:
-            return _BY_TEXT[value]
+        text = value.value if isinstance(value, Enum) else value
+        if isinstance(text, str) and text in _BY_TEXT:
+            return _BY_TEXT[text]
         names = ", ".join(status.value for status in cls)
         raise InvalidArgument(f"{shown(value)} is not a status; use reroll.Status or one of: {names}")
 
@@ -51,7 +55,7 @@ def read_status(value: object) -> Status:
         return value
     if type(value) is str and value in _BY_TEXT:
         return _BY_TEXT[value]
-    return Status.of(value.value if isinstance(value, Enum) else value)
+    return Status.of(value)
 
 
 def combine_statuses(statuses: Iterable[Status]) -> Status:

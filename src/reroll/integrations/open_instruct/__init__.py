@@ -1,24 +1,24 @@
-"""The names of open-instruct's replay buffer. Change the import; `docs/from-open-instruct.md` says what behaves differently.
+"""open-instruct's replay buffer: change the import. `docs/from-open-instruct.md` lists the differences.
 
-selectors      `Uniform`, `Prioritized`, `Fifo`, `Lifo`, which also answer `select(keys, metadata, n)`
-limiters       `MinSize`, which also answers for a table
-results        `ProcessedResult`, and what a result tells, whoever made it
-results_queue  `ResultsQueue`, in place of a queue of inference results: filtered, fresh enough, by priority
-data_preparer  `DataPreparer`, in place of the data preparation actor
+selectors      `Uniform`, `Prioritized`, `Fifo`, `Lifo` with `select(keys, metadata, n)`; `MinSize` for tables
+results        `ProcessedResult`, and the conversion of results
+results_queue  `ResultsQueue`: a queue of inference results over a buffer
+data_preparer  `DataPreparer`: the data preparation actor over `reroll.prepare`
 
 `Table` and `ReplayBufferConfig` are those of reroll.
 """
 
 from reroll.config import ReplayBufferConfig
 from reroll.integrations.open_instruct.data_preparer import CollatedBatch, DataPreparer
-from reroll.integrations.open_instruct.limiters import MinSize, RateLimiter
 from reroll.integrations.open_instruct.results import ProcessedResult
 from reroll.integrations.open_instruct.results_queue import ResultsQueue
 from reroll.integrations.open_instruct.selectors import (
     Fifo,
     ItemMetadata,
     Lifo,
+    MinSize,
     Prioritized,
+    RateLimiter,
     Selector,
     Uniform,
     make_selector,

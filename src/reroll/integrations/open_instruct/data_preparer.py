@@ -1,7 +1,7 @@
-"""DataPreparer: in place of the data preparation actor, over `reroll.prepare.BlockingPreparer`."""
+"""`DataPreparer`: open-instruct's data preparation over `reroll.prepare.BlockingPreparer`."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Self
@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, shown
 from reroll.integrations.open_instruct.results import to_generation_result
 from reroll.prepare import (
     BlockingPreparer,
@@ -26,20 +26,20 @@ from reroll.prepare.sources import is_end
 
 @dataclass
 class CollatedBatch:
-    """The micro-batches of a rank as lists, one entry for each; rows are padded to the longest of their micro-batch.
+    """The micro-batches of a rank as lists, one entry each; rows are padded to the longest of their micro-batch.
 
-    The numbers of a token stand at the token itself.
+    Per-token values are aligned with the token itself, not with its successor.
     """
 
     query_responses: list[Any]
     attention_masks: list[Any]
-    """The number of a token's sequence in its micro-batch, from 1; 0 in padding."""
+    """Number of the token's sequence in its micro-batch, from 1; 0 for padding."""
     position_ids: list[Any]
     advantages: list[Any]
     response_masks: list[Any]
-    """Whether a token is trained on."""
+    """Whether the token is trained on."""
     vllm_logprobs: list[Any]
-    """0 where there is none."""
+    """0 for a token without one."""
 
     def __len__(self) -> int:
         return len(self.query_responses)
@@ -49,9 +49,9 @@ class CollatedBatch:
 
 
 class DataPreparer:
-    """Prepares step after step for all ranks, from results that come from a queue. Thread-safe; starts with the first call.
+    """Prepares training steps for all ranks from a queue of results. Thread-safe; the first call starts it.
 
-    `preparer` is what does it: `preparer.buffer`, `preparer.done`.
+    `preparer` is the `BlockingPreparer`, with `preparer.buffer` and `preparer.done`.
     """
 
     def __init__(
@@ -68,13 +68,16 @@ class DataPreparer:
         """Make a preparer.
 
         Args:
-            config: what it does; steps count from 0 with `first_step=0`.
-            source: a queue with `get`, or an iterable, of ProcessedResults or `reroll.prepare.GenerationResult`s.
-            buffer: a buffer that belongs to somebody else; None: one of its own, as configured.
-            prompts: who has the prompt cursor, see `reroll.prepare.Prompts`.
-            sentinel: what the source gives when nothing will come any more.
-            save_to: the directory in which `get_state` saves a buffer in memory, each time into a new one.
+            config: how steps are prepared; `first_step=0` counts steps from 0.
+            source: a queue with `get`, or an iterable, of ProcessedResults, Groups or `reroll.prepare.GenerationResult`s.
+            buffer: a buffer that the caller owns; None: one of its own, as configured.
+            prompts: callbacks to the owner of the prompt cursor, see `reroll.prepare.Prompts`.
+            sentinel: the item that ends the source.
+            save_to: the directory in which `get_state` saves a buffer in memory, each time into a new subdirectory.
             tensors: whether batches hold tensors of torch, or arrays of numpy.
+
+        Raises:
+            InvalidArgument: the source is neither a queue nor an iterable.
 
         """
         self.config = config
@@ -83,53 +86,71 @@ class DataPreparer:
         )
         self._save_to = save_to
         self._tensors = tensors
-        self._asked = [config.first_step - 1] * config.num_ranks
+        self._requested = [config.first_step - 1] * config.num_ranks
         self._starting = threading.Lock()
         self._is_started = False
 
     def get_data(self, rank: int, step: int, timeout: float | None = None) -> dict[str, Any]:
-        """Return what a rank trains in a step: its `batch`, the `metrics` of the step, and both as `data`.
+        """Wait until a step is prepared, and return the part of a rank.
 
-        Waits until it is prepared. Raises what `BlockingPreparer.get_data` raises, ImportError without torch.
+        Args:
+            rank: the data-parallel rank.
+            step: the training step.
+            timeout: seconds to wait at most.
+
+        Returns:
+            The rank's `batch`, the `metrics` of the step, and the `StepData` as `data`.
+
+        Raises:
+            ImportError: `tensors` is set and torch is not installed. Other errors as of `BlockingPreparer.get_data`.
+
         """
-        self._start()
+        with self._starting:
+            if not self._is_started:
+                self.preparer.start()
+                self._is_started = True
         data = self.preparer.get_data(rank, step, timeout)
-        self._asked[rank] = max(self._asked[rank], step)
+        self._requested[rank] = max(self._requested[rank], step)
         return {"batch": self._collated(data), "metrics": dict(data.metrics), "data": data}
 
     def get_state(
         self, step: int | None = None, *, save_to: str | PathLike[str] | None = None
     ) -> dict[str, Any]:
-        """Return what a restart needs, as plain values, for the trainer's checkpoint.
+        """Return the state that a restart needs, as plain values, for the trainer's checkpoint.
 
-        `step` is the last that was trained; without it, the last that every rank has asked for: a trainer asks at the
-        beginning of a step and saves at its end. A buffer in memory is saved into a new directory inside of `save_to`, here
-        or as given to the preparer. Raises InvalidArgument if groups in memory would be lost.
+        Args:
+            step: the last trained step; None: the last step that every rank has requested. A trainer requests a step at its
+                beginning and saves at its end.
+            save_to: the directory in which a buffer in memory is saved; None: that of the constructor.
+
+        Raises:
+            InvalidArgument: groups in memory would be lost, because no directory is known.
+
         """
-        done = min(self._asked) if step is None else step
+        done = min(self._requested) if step is None else step
         return self.preparer.state(step=done, save_to=self._save_to if save_to is None else save_to)
 
     def set_state(self, state: Mapping[str, Any], *, saved: str | PathLike[str] | None = None) -> None:
-        """Go on after the step of a state, before the first `get_data`; `saved` is where its buffer was moved to.
+        """Continue after the step of a state; call it before the first `get_data`.
 
-        Raises what `BlockingPreparer.restore` raises.
+        Args:
+            state: a state of `get_state`.
+            saved: the directory that its buffer was moved to.
+
+        Raises:
+            InvalidArgument: the state is invalid. Other errors as of `BlockingPreparer.restore`.
+
         """
         self.preparer.restore(state, saved=saved)
-        self._asked = [state["step"]] * self.config.num_ranks
+        self._requested = [state["step"]] * self.config.num_ranks
 
     def commit(self, step: int) -> int:
-        """Tell that the trainer's own checkpoint of this step is on disk, with its state; see `ReplayBuffer.commit`."""
+        """Report that the trainer's checkpoint of this step is on disk; see `ReplayBuffer.commit`."""
         return self.preparer.commit(step)
 
     def shutdown(self) -> list[GenerationResult]:
-        """Stop; whoever waits gets Closed. Returns the results that were taken from the source and are not in the buffer."""
+        """Stop; waiting calls raise Closed. Return results that were read from the source and are not in the buffer."""
         return self.preparer.shutdown()
-
-    def _start(self) -> None:
-        with self._starting:
-            if not self._is_started:
-                self.preparer.start()
-                self._is_started = True
 
     def _collated(self, data: StepData) -> CollatedBatch:
         parts = [self._columns(micro_batch) for micro_batch in data]
@@ -150,27 +171,27 @@ class DataPreparer:
         return to_tensors(arrays) if self._tensors else arrays
 
 
-class _Converted:
-    """A queue whose results are those that `reroll.prepare` takes."""
+@dataclass
+class _ConvertedQueue:
+    """A queue whose results are converted when they are read."""
 
-    def __init__(self, source: Any, convert: Callable[[Any], Any]) -> None:
-        self._source = source
-        self._convert = convert
+    source: Any
+    sentinel: Any
 
     def get(self, timeout: float | None = None) -> Any:
-        return self._convert(self._source.get(timeout=timeout))
+        return _convert(self.source.get(timeout=timeout), self.sentinel)
+
+
+def _convert(item: Any, sentinel: Any) -> Any:
+    return item if is_end(item, sentinel) else to_generation_result(item)
 
 
 def _converted(source: Any, sentinel: Any) -> Any:
-    """Return a source of the same shape. Raises InvalidArgument for what is neither a queue nor an iterable."""
-
-    def convert(item: Any) -> Any:
-        return item if is_end(item, sentinel) else to_generation_result(item)
-
+    """Return a source of the same kind whose results are converted. Raises InvalidArgument."""
     if source is None:
         return None
     if callable(getattr(source, "get", None)):
-        return _Converted(source, convert)
+        return _ConvertedQueue(source, sentinel)
     if isinstance(source, Iterable):
-        return map(convert, source)
-    raise InvalidArgument(f"a source is a queue with get(timeout=...), or an iterable, not {source!r}")
+        return (_convert(item, sentinel) for item in source)
+    raise InvalidArgument(f"a source is a queue with get(timeout=...), or an iterable, not {shown(source)}")

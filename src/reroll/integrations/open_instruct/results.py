@@ -1,18 +1,24 @@
-"""What an engine returned for a prompt, as open-instruct has it, and as `reroll.prepare` does."""
+"""The results of open-instruct's engines, read as `reroll.prepare.GenerationResult`.
+
+A result is any object with `responses` and `finish_reasons`. It may be wrapped with its prompt and rewards: in a
+`ProcessedResult`, whose lists have an entry per response, or in a `Group` of open-instruct's main branch, which has one
+`query`, `ground_truth`, `dataset` and `raw_query`.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
-import reroll.prepare.service  # noqa: F401  (results are stored)
+import reroll.prepare.service  # noqa: F401  (registers what results are stored as)
 from reroll.codec import register
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, shown
 from reroll.prepare import GenerationResult
+from reroll.rollout import VersionRuns
 
 
 @register
 @dataclass
 class ProcessedResult:
-    """A generation result with its rewards; every list has an entry for each response."""
+    """A generation result with its rewards; every list has an entry per response."""
 
     result: Any
     queries: list[list[int]]
@@ -27,24 +33,18 @@ class ProcessedResult:
 
 
 def generated(item: Any) -> Any:
-    """Return the generation result in an item: the item itself, or what it was processed from.
-
-    Raises InvalidArgument for what is none.
-    """
-    result = item.result if isinstance(item, ProcessedResult) else item
+    """Return the generation result of an item: its `result`, or the item. Raises InvalidArgument for other objects."""
+    result = getattr(item, "result", item)
     if not hasattr(result, "responses") or not hasattr(result, "finish_reasons"):
-        raise InvalidArgument(f"a result has responses and finish_reasons; {item!r} has not")
+        raise InvalidArgument(f"a result needs responses and finish_reasons: {shown(item)}")
     return result
 
 
 def rewards_of(item: Any) -> list[Any]:
-    """Return the reward of each response, None where there is none. Raises InvalidArgument if their number is wrong."""
+    """Return the reward of each response, or None. Raises InvalidArgument if their number differs."""
     result = generated(item)
-    scores = getattr(item, "reward_scores", None)
-    if scores is None:
-        scores = getattr(result, "rewards", None)
-    if scores is None:
-        return [None] * len(result.responses)
+    found = (getattr(item, "reward_scores", None), getattr(result, "rewards", None))
+    scores = next((scores for scores in found if scores is not None), [None] * len(result.responses))
     if len(scores) != len(result.responses):
         raise InvalidArgument(
             f"there are {len(scores)} rewards for {len(result.responses)} responses; give one for each"
@@ -52,35 +52,49 @@ def rewards_of(item: Any) -> list[Any]:
     return list(scores)
 
 
-def to_generation_result(item: Any) -> GenerationResult:
-    """Return an item as `reroll.prepare` takes it: a ProcessedResult, or what is one already.
+def versions_of(result: Any, model_step: int | None = None) -> list[VersionRuns]:
+    """Return the versions of each response: `model_step`, else the result's `model_steps`, else its `model_step`."""
+    steps = getattr(result, "model_steps", None) if model_step is None else None
+    if steps is None:
+        steps = [getattr(result, "model_step", None) if model_step is None else model_step] * len(
+            result.responses
+        )
+    return [
+        VersionRuns(() if step is None else ((step, len(tokens)),))
+        for step, tokens in zip(steps, result.responses, strict=True)
+    ]
 
-    Raises InvalidArgument for a result without its prompt.
-    """
+
+def to_generation_result(item: Any) -> GenerationResult:
+    """Return an item as `reroll.prepare` reads it. Raises InvalidArgument for a result without its prompt."""
     if isinstance(item, GenerationResult):
         return item
-    if not isinstance(item, ProcessedResult):
+    if not hasattr(item, "query") and not hasattr(item, "queries"):
         raise InvalidArgument(
-            f"{item!r} has no prompt; give a ProcessedResult, whose queries are the prompts, or a reroll.prepare.GenerationResult"
+            f"{shown(item)} has no prompt; give a ProcessedResult or a Group of open-instruct, which have queries, or a "
+            "reroll.prepare.GenerationResult"
         )
     result = generated(item)
     return GenerationResult(
         prompt_id=result.prompt_id,
         index=result.index,
-        prompt_ids=_first(item.queries),
+        prompt_ids=_shared(item, "query", "queries"),
         responses=result.responses,
         finish_reasons=result.finish_reasons,
         logprobs=result.logprobs,
         masks=result.masks,
         rewards=rewards_of(item),
-        model_step=getattr(result, "model_step", None),
-        ground_truth=_first(item.ground_truths),
-        dataset=_first(item.datasets),
-        raw_query=_first(item.raw_queries),
-        reward_metrics=item.reward_metrics,
+        versions=versions_of(result),
+        ground_truth=_shared(item, "ground_truth", "ground_truths"),
+        dataset=_shared(item, "dataset", "datasets"),
+        raw_query=_shared(item, "raw_query", "raw_queries"),
+        reward_metrics=item.reward_metrics or {},
     )
 
 
-def _first(of_each: list[Any]) -> Any:
-    """Return what all responses share: that of the first."""
-    return of_each[0] if of_each else None
+def _shared(item: Any, name: str, plural: str) -> Any:
+    """Return the value that all responses share: of a Group, or the first of a ProcessedResult."""
+    if hasattr(item, name):
+        return getattr(item, name)
+    values = getattr(item, plural, None)
+    return values[0] if values else None

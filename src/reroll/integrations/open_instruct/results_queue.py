@@ -1,4 +1,4 @@
-"""ResultsQueue: a queue of inference results that is a replay buffer: filtered, fresh enough, in the sampler's order."""
+"""`ResultsQueue`: a queue of inference results that filters, bounds staleness, and delivers in the order of a sampler."""
 
 import contextlib
 import queue
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from reroll.codec import register
 from reroll.config import ReplayBufferConfig, SyncReplayBufferConfig
-from reroll.errors import Closed, InvalidArgument, InvalidConfig, WaitTimeout
-from reroll.integrations.open_instruct.results import generated, rewards_of
+from reroll.errors import Closed, InvalidArgument, InvalidConfig, WaitTimeout, shown
+from reroll.integrations.open_instruct.results import generated, rewards_of, versions_of
 from reroll.prepare import screen
 from reroll.prepare.filters import Predicate
 from reroll.rollout import Status, VersionRuns, group_status, status_from_finish_reason
@@ -20,10 +20,10 @@ _TASK: Final = "train"
 @register
 @dataclass(slots=True, eq=False)
 class Response:
-    """One response of a result, as a rollout: what the buffer and predicates look at."""
+    """One response of a result as a rollout, for the buffer and for predicates."""
 
     result: Any
-    """What was put, the same for all its responses."""
+    """The item that was put; all its responses share it."""
     group_id: Any
     response_ids: Any
     response_model_steps: VersionRuns
@@ -34,9 +34,9 @@ class Response:
 
 
 class ResultsQueue:
-    """Stands where a queue of inference results stood. Engines put results, whoever prepares batches gets them. Thread-safe.
+    """A queue of inference results over a buffer. Thread-safe.
 
-    `buffer` has the verbs of the buffer behind it: `queue.buffer.stats()`, `ledger()`, `query(...)`.
+    `queue.buffer` is the blocking buffer: `queue.buffer.stats()`, `ledger()`, `query(...)`.
     """
 
     def __init__(
@@ -52,24 +52,26 @@ class ResultsQueue:
         """Make a queue.
 
         Args:
-            maxsize: how many results fit; 0: as `replay_buffer` says.
-            replay_buffer: who comes next (`sampler`, `priority_signal`), how stale a result may be (`max_staleness`; staler ones
-                are dropped), who goes when it is full (`remover`). Without it: the oldest first, and a put into a full queue waits.
-            filter_zero_std: whether results whose rewards do not differ are left out.
+            maxsize: the capacity in results; 0: that of `replay_buffer`.
+            replay_buffer: the order (`sampler`, `priority_signal`), the bound on staleness (`max_staleness`; staler results
+                are dropped), the eviction when full (`remover`). None: the oldest first; a put into a full queue waits.
+            filter_zero_std: whether results with equal rewards are filtered.
             max_possible_score: the reward of a response that solves its prompt.
-            predicates: functions of the responses of a result; one that returns False has it left out.
-            sentinel: what `get` returns when nothing will come any more; putting it is `shutdown`.
+            predicates: functions of the responses of a result; False filters it.
+            sentinel: returned by `get` after `shutdown`; putting it is a shutdown.
 
-        Raises InvalidConfig, pydantic.ValidationError (both ValueErrors).
+        Raises:
+            InvalidConfig: the options can never proceed.
+            pydantic.ValidationError: an option is invalid (a ValueError).
 
         """
         if not isinstance(replay_buffer, ReplayBufferConfig):
             replay_buffer = SyncReplayBufferConfig.model_validate(replay_buffer or {})
         if maxsize > 0 and replay_buffer.capacity is not None:
             raise InvalidConfig("give maxsize or replay_buffer.capacity, not both")
-        if maxsize > 0:
-            replay_buffer = replay_buffer.model_copy(update={"capacity": maxsize})
-        replay_buffer = replay_buffer.model_copy(update={"on_stale": "drop"})  # a queue rolls nothing again
+        options: dict[str, Any] = {"capacity": maxsize} if maxsize > 0 else {}
+        options["on_stale"] = "drop"  # results of a queue are not generated again
+        replay_buffer = replay_buffer.model_copy(update=options)
         self.buffer: Any = replay_buffer.build_blocking()
         self._rejected_capacity = replay_buffer.for_task(_TASK).rejected_capacity
         self._screening: dict[str, Any] = {
@@ -89,11 +91,25 @@ class ResultsQueue:
         model_step: int | None = None,
         priority: float | None = None,
     ) -> bool:
-        """Put a result, and return whether it is in the queue: not if it is filtered, unfinished, too stale or evicted.
+        """Put a result: a ProcessedResult, a Group, or any object with `responses` and `finish_reasons`.
 
-        A result has `responses` and `finish_reasons`, and its rewards in `reward_scores` or `rewards`; a ProcessedResult
-        will do. `model_step`, or the result's own, is the version that generated it. What is left out can be looked at in
-        `buffer`, with its status. Raises queue.Full if there is no room (in time), InvalidArgument, Closed.
+        Results that are not queued stay in `buffer` with their status, for inspection.
+
+        Args:
+            item: the result; its rewards are in `reward_scores` or `rewards`.
+            block: whether to wait for room.
+            timeout: seconds to wait at most.
+            model_step: the version that generated it; None: the result's own.
+            priority: its weight for a prioritized sampler.
+
+        Returns:
+            Whether the result is in the queue: False if it was filtered, unfinished, too stale or evicted.
+
+        Raises:
+            queue.Full: there was no room in time.
+            InvalidArgument: the item is no result, or a value is invalid.
+            Closed: the queue was shut down.
+
         """
         if item is self._sentinel:
             self.shutdown()
@@ -110,13 +126,13 @@ class ResultsQueue:
             raise queue.Full from error
         status = group_status(group)
         if status is Status.ABORTED:
-            self._forget_old_aborted()
+            self._delete_old_aborted()
         return uid is not None and status is Status.COMPLETED
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the next result; the sentinel when the queue was shut down and is empty.
+        """Take the next result; the sentinel if the queue was shut down and is empty.
 
-        Raises queue.Empty if there is none (in time), Closed if the buffer was closed.
+        Raises queue.Empty if there was no result in time, Closed if the buffer was closed.
         """
         try:
             groups, _ = self.buffer.take_batch(
@@ -129,13 +145,13 @@ class ResultsQueue:
                 raise
             return self._sentinel
         if self._has_ended:
-            self._close_if_over()
+            self._close_if_empty()
         elif not groups[_TASK]:
             raise queue.Empty
         return groups[_TASK][0][0].result if groups[_TASK] else self._sentinel
 
     def qsize(self) -> int:
-        """Return how many results wait."""
+        """Return the number of queued results."""
         try:
             count: int = self.buffer.count(_TASK, Status.COMPLETED)
         except Closed:
@@ -143,30 +159,30 @@ class ResultsQueue:
         return count
 
     def empty(self) -> bool:
-        """Return whether none waits."""
+        """Return whether no result is queued."""
         return self.qsize() == 0
 
     def advance(self, step: int) -> None:
-        """Tell which training step is prepared now: results staler than `max_staleness` are dropped."""
+        """Set the training step that is prepared now; drop results staler than `max_staleness`."""
         self.buffer.advance(step)
 
     def shutdown(self) -> None:
-        """Take no more results; those that are here can still be taken, then `get` returns the sentinel.
+        """Refuse further results; `get` returns the queued ones, then the sentinel.
 
-        With a `min_size`, so few at the end are not taken: whoever waits for more gets the sentinel.
+        With a `min_size`, a remainder below it is not delivered: waiting callers get the sentinel.
         """
         self._has_ended = True
-        self._close_if_over()
+        self._close_if_empty()
 
-    def _forget_old_aborted(self) -> None:
-        """Let the oldest go, as the buffer does with failed ones: nobody takes them from a queue to continue them."""
+    def _delete_old_aborted(self) -> None:
+        """Keep the newest aborted results only, as the buffer does with failed ones."""
         over = self.buffer.count(_TASK, Status.ABORTED) - self._rejected_capacity
         if over > 0:
             oldest = self.buffer.query({"status": Status.ABORTED}, order_by="uid", limit=over)
             self.buffer.delete([row.uid for row in oldest])
 
-    def _close_if_over(self) -> None:
-        """Let those who still wait know that nothing is left for them."""
+    def _close_if_empty(self) -> None:
+        """Close the buffer if nothing can be delivered any more; this wakes waiting callers."""
         with contextlib.suppress(Closed):
             if not self.buffer.is_ready({_TASK: 1}):
                 self.buffer.close()
@@ -174,19 +190,23 @@ class ResultsQueue:
 
 def _responses(item: Any, model_step: int | None) -> list[Response]:
     result = generated(item)
-    step = getattr(result, "model_step", None) if model_step is None else model_step
-    rewards = rewards_of(item)
     if not result.responses:
-        raise InvalidArgument(f"{item!r} has no responses; a group needs at least one")
+        raise InvalidArgument(f"a result needs at least one response: {shown(item)}")
     return [
         Response(
             result=item,
             group_id=getattr(result, "prompt_id", None),
             response_ids=tokens,
-            response_model_steps=VersionRuns(() if step is None else ((step, len(tokens)),)),
+            response_model_steps=versions,
             reward=reward,
             finish_reason=reason,
             status=status_from_finish_reason(reason),
         )
-        for tokens, reason, reward in zip(result.responses, result.finish_reasons, rewards, strict=True)
+        for tokens, reason, reward, versions in zip(
+            result.responses,
+            result.finish_reasons,
+            rewards_of(item),
+            versions_of(result, model_step),
+            strict=True,
+        )
     ]

@@ -1,4 +1,4 @@
-"""The selectors of reroll, which also answer `select(keys, metadata, n)` for whoever keeps items of their own."""
+"""Selectors and `MinSize` of reroll with open-instruct's methods: `select(keys, metadata, n)`, `can_sample(table)`."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -6,17 +6,20 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
+from reroll.engine import limits
 from reroll.engine.rows import Columns
 from reroll.engine.selectors import specs
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.task import checked_priority
+from reroll.table import Table
 
 K = TypeVar("K", bound=Hashable)
+RateLimiter = limits.Limiter
 
 
 @dataclass
 class ItemMetadata:
-    """What a selector knows of an item."""
+    """The data of an item that selectors read."""
 
     insert_order: int
     sample_count: int
@@ -30,8 +33,8 @@ class Selector(Protocol):
         """Return n distinct keys, or all if there are fewer."""
 
 
-class _Selects:
-    """The answer of every selector: that of a pool which holds just these items."""
+class _Select:
+    """`select` for every selector: builds a pool of the given items and picks from it."""
 
     __slots__ = ()
 
@@ -43,9 +46,12 @@ class _Selects:
         *,
         rng: np.random.Generator | None = None,
     ) -> list[K]:
-        """Return n distinct keys, or all if there are fewer, in the order in which they are chosen. O(keys).
+        """Return n distinct keys, or all if there are fewer, in the order of selection. O(keys).
 
-        Raises InvalidPriority, KeyError for a key without metadata.
+        Raises:
+            InvalidPriority: a priority is negative or not finite.
+            KeyError: a key has no metadata.
+
         """
         columns = Columns()
         for place, key in enumerate(keys, start=1):
@@ -66,32 +72,32 @@ class _Selects:
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform(_Selects, specs.Uniform):
-    """Every one with the same chance."""
+class Uniform(_Select, specs.Uniform):
+    """All items with equal probability."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prioritized(_Selects, specs.Prioritized):
-    """Chances in proportion to the weight: priority^alpha x reuse_decay^uses."""
+class Prioritized(_Select, specs.Prioritized):
+    """Probability in proportion to the weight: priority^alpha x reuse_decay^uses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fifo(_Selects, specs.Fifo):
-    """The oldest first."""
+class Fifo(_Select, specs.Fifo):
+    """The oldest item first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lifo(_Selects, specs.Lifo):
-    """The newest first."""
+class Lifo(_Select, specs.Lifo):
+    """The newest item first."""
 
 
 _SELECTORS: Final = {spec.type: spec for spec in (Uniform, Prioritized, Fifo, Lifo)}
 
 
 def make_selector(selector: str | Mapping[str, Any] | SelectorSpec | None) -> SelectorSpec | None:
-    """Return the selector of a name, or of what a configuration holds; None, where nobody is to be evicted, stays None.
+    """Return the selector of a name or a configuration; None, for no eviction, stays None.
 
-    Raises InvalidConfig (a ValueError) that lists what there is.
+    Raises InvalidConfig (a ValueError) that lists the known names.
     """
     if selector is None:
         return None
@@ -100,3 +106,14 @@ def make_selector(selector: str | Mapping[str, Any] | SelectorSpec | None) -> Se
     if kind is None or isinstance(spec, kind):
         return spec
     return kind(**{option.name: getattr(spec, option.name) for option in fields(kind)})
+
+
+@dataclass(frozen=True, slots=True)
+class MinSize(limits.MinSize):
+    """Samples wait until `min_size` items are present; inserts never wait."""
+
+    def can_sample(self, counters: limits.Counters | Table, k: int = 1) -> bool:
+        """Return whether k samples are allowed, for counters or for a table."""
+        if isinstance(counters, Table):
+            return len(counters) >= self.min_size
+        return limits.MinSize.can_sample(self, counters, k)

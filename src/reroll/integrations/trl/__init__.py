@@ -1,11 +1,10 @@
-"""Replay, and training that loses nothing, for TRL. `docs/trl.md` shows both.
+"""Replay and durable training for TRL; see `docs/trl.md`.
 
-rows      rows of TRL's padded batches as rollouts, and as a batch again
-memory    `GroupMemory`: what one rank keeps of generated groups, and gives in place of others
+batches   conversion of TRL's padded batches to rollouts and back
 replay    `ReplayMixin`, `ReplayGRPOTrainer`: a GRPO trainer that trains groups again
 worker    `RerollRolloutWorker`: a buffer between an asynchronous worker and its trainer
 
-Unlike the drop-ins beside it, this needs the framework: `pip install 'reroll[trl]'`.
+This package needs TRL: `pip install 'reroll[trl]'`.
 """
 
 try:
@@ -13,8 +12,7 @@ try:
 except ImportError as error:
     raise ImportError("reroll.integrations.trl needs TRL: pip install 'reroll[trl]'") from error
 
-from reroll.integrations.trl.memory import GroupMemory
-from reroll.integrations.trl.replay import ReplayGRPOTrainer, ReplayMixin
+from reroll.integrations.trl.replay import ReplayBufferCallback, ReplayGRPOTrainer, ReplayMixin
 from reroll.integrations.trl.worker import RerollRolloutWorker
 
-__all__ = ["GroupMemory", "ReplayGRPOTrainer", "ReplayMixin", "RerollRolloutWorker"]
+__all__ = ["ReplayBufferCallback", "ReplayGRPOTrainer", "ReplayMixin", "RerollRolloutWorker"]

@@ -1,15 +1,15 @@
 """Query nodes and `parse_query` of xtuner's storages: conditions on the six fields of a `StorageItem`.
 
-A condition means what it means in `reroll.query`, which checks it when the node is made and answers it later. Only `item`,
-the rollouts themselves, is compared here: that language knows metadata only.
+Conditions on metadata are parsed and evaluated by `reroll.query`. Only conditions on `item`, the rollouts themselves, are
+evaluated here.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from reroll.errors import QueryError, shown
-from reroll.integrations.xtuner.statuses import all_ours, ours
 from reroll.query import FIELDS, And, Not, Or, Query, matches
 from reroll.query.parse import LOGIC, MAX_DEPTH, OPERATORS, at_key, parse_condition, suggest
 from reroll.rollout.arrays import same
@@ -19,13 +19,13 @@ Operators: TypeAlias = Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in"
 QueryKey: TypeAlias = str
 """A field of an item, or a LogicOperator."""
 QueryDict: TypeAlias = dict[QueryKey, Any]
-"""A query as plain dicts; ready nodes may stand in it wherever a query may."""
+"""A query as dicts, in which nodes may stand as parts."""
 
 QUERY_KEYS = ["item", "uid", "timestamp_id", "task_name", "status", "staleness"]
 
 
 class QueryNode:
-    """A query: it holds for an item, or it does not."""
+    """A parsed query."""
 
 
 QueryType: TypeAlias = QueryDict | QueryNode
@@ -33,7 +33,7 @@ QueryType: TypeAlias = QueryDict | QueryNode
 
 @dataclass(frozen=True)
 class LogicNode(QueryNode):
-    """All hold, one holds, or the only one does not. Raises QueryError for what is no such thing."""
+    """All conditions hold, one holds, or the only one does not hold. Raises QueryError for invalid parts."""
 
     relation: LogicOperator
     conditions: Sequence[QueryNode]
@@ -49,20 +49,20 @@ class LogicNode(QueryNode):
 
 
 class ConditionNode(QueryNode):
-    """One field, compared with something."""
+    """A condition on one field."""
 
     field: str
     metadata: Query | None
-    """The same as a query of a buffer; None if it is about rollouts."""
+    """The condition as a query of a buffer; None for a condition on rollouts."""
 
     def _check(self, operator: str, operand: object) -> None:
         path = at_key(at_key("where", self.field), operator)
-        object.__setattr__(self, "metadata", _checked(self.field, operator, operand, path))
+        object.__setattr__(self, "metadata", _parse_condition(self.field, operator, operand, path))
 
 
 @dataclass(frozen=True)
 class ScalarNode(ConditionNode):
-    """A field, compared with one value. Raises QueryError."""
+    """Compares a field with one value. Raises QueryError."""
 
     field: str
     op: Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]
@@ -74,7 +74,7 @@ class ScalarNode(ConditionNode):
 
 @dataclass(frozen=True)
 class SetNode(ConditionNode):
-    """A field whose value is one of these, or none of them. Raises QueryError."""
+    """Tests whether the value of a field is in a collection, or not in it. Raises QueryError."""
 
     field: str
     op: Literal["$in", "$not_in"]
@@ -86,7 +86,7 @@ class SetNode(ConditionNode):
 
 @dataclass(frozen=True)
 class BetweenNode(ConditionNode):
-    """A field between two values, both included. Raises QueryError, also if the lower is above the upper."""
+    """Tests whether a field is between two values, both included. Raises QueryError, also if lower > upper."""
 
     op: ClassVar[str] = "$between"
     field: str
@@ -114,7 +114,7 @@ def holds(node: QueryNode, item: Any) -> bool:
 
 
 def metadata_query(node: QueryNode) -> Query | None:
-    """Return a query of a buffer that finds the same groups; None if it is about rollouts."""
+    """Return the query of a buffer that finds the same groups; None if a condition is on rollouts."""
     if not isinstance(node, LogicNode):
         return node.metadata if isinstance(node, ConditionNode) else None
     parts = tuple(query for part in node.conditions if (query := metadata_query(part)) is not None)
@@ -124,43 +124,43 @@ def metadata_query(node: QueryNode) -> Query | None:
 
 
 def parse_query(expr: Mapping[str, Any] | QueryNode) -> QueryNode:
-    """Return the nodes of a query: dicts and ready nodes, mixed. Raises QueryError, which names the path."""
-    return _query(expr, "where", depth=0)
+    """Return the nodes of a query of dicts and nodes, mixed. Raises QueryError, which names the path."""
+    return _parse(expr, "where", depth=0)
 
 
-def _query(expr: object, path: str, depth: int) -> QueryNode:
+def _parse(expr: object, path: str, depth: int) -> QueryNode:
     if isinstance(expr, QueryNode):
         return expr
     if depth > MAX_DEPTH:
         raise QueryError(f"{path}: nested more than {MAX_DEPTH} deep; flatten the $and, $or and $not")
     if not isinstance(expr, Mapping):
         raise QueryError(f"{path}: a query is a dict or a node, got {shown(expr)}")
-    parts = [node for key, value in expr.items() for node in _entry(key, value, path, depth)]
+    parts = [node for key, value in expr.items() for node in _parse_entry(key, value, path, depth)]
     return parts[0] if len(parts) == 1 else LogicNode("$and", parts)
 
 
-def _entry(key: object, value: Any, path: str, depth: int) -> list[QueryNode]:
+def _parse_entry(key: object, value: Any, path: str, depth: int) -> list[QueryNode]:
     if not isinstance(key, str):
         raise QueryError(f"{path}: keys are field names, $and, $or or $not, got {shown(key)}")
     here = at_key(path, key)
     match key:
         case "$not":
-            return [LogicNode("$not", [_query(value, here, depth + 1)])]
+            return [LogicNode("$not", [_parse(value, here, depth + 1)])]
         case "$and" | "$or" as relation:
             if not isinstance(value, list | tuple):
                 raise QueryError(f"{here}: {key} takes a list of queries, got {shown(value)}")
-            parts = [_query(part, f"{here}[{place}]", depth + 1) for place, part in enumerate(value)]
+            parts = [_parse(part, f"{here}[{place}]", depth + 1) for place, part in enumerate(value)]
             return [LogicNode(relation, parts)]
     operations = value if isinstance(value, Mapping) else {"$eq": value}
     if not operations:
         raise QueryError(f'{here}: an operator is needed, such as {{"$eq": ...}}')
-    return [_condition(key, operator, operand, here) for operator, operand in operations.items()]
+    return [_node(key, operator, operand, here) for operator, operand in operations.items()]
 
 
-def _condition(name: str, operator: Any, operand: Any, path: str) -> ConditionNode:
+def _node(name: str, operator: Any, operand: Any, path: str) -> ConditionNode:
     if not isinstance(operator, str):
         raise QueryError(f"{path}: operators are {', '.join(OPERATORS)}, got {shown(operator)}")
-    _checked(name, operator, operand, at_key(path, operator))  # with its path
+    _parse_condition(name, operator, operand, at_key(path, operator))  # its errors name the path
     match operator:
         case "$in" | "$not_in":
             return SetNode(name, operator, operand)
@@ -169,8 +169,8 @@ def _condition(name: str, operator: Any, operand: Any, path: str) -> ConditionNo
     return ScalarNode(name, operator, operand)  # type: ignore[arg-type]  # it was checked
 
 
-def _checked(name: str, operator: str, operand: object, path: str) -> Query | None:
-    """Return a condition as a query of a buffer, None if it is about rollouts. Raises QueryError."""
+def _parse_condition(name: str, operator: str, operand: object, path: str) -> Query | None:
+    """Return a condition as a query of a buffer; None for a condition on rollouts. Raises QueryError."""
     if name == "item":
         if operator not in ("$eq", "$ne", "$in", "$not_in"):
             raise QueryError(f"{path}: rollouts have no order; use $eq, $ne, $in or $not_in")
@@ -180,5 +180,7 @@ def _checked(name: str, operator: str, operand: object, path: str) -> Query | No
     if name not in QUERY_KEYS:
         raise QueryError(f"{path}: unknown field; {suggest(name, (*QUERY_KEYS, *LOGIC))}")
     if name == "status":
-        operand = all_ours(operand) if isinstance(operand, list | tuple) else ours(operand)
+        values = operand if isinstance(operand, list | tuple) else [operand]
+        texts = [value.value if isinstance(value, Enum) else value for value in values]
+        operand = texts if isinstance(operand, list | tuple) else texts[0]
     return parse_condition(name, FIELDS[name], operator, operand, path)

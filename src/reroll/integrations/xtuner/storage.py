@@ -1,99 +1,235 @@
-"""Storages: items under queries. Alone they hold what is put into them; given to a buffer they show its groups."""
+"""Storages hold items and find them by queries; policies order them.
 
+A storage alone holds the items that are put into it. A storage that was given to a buffer shows the buffer's groups, and a
+policy then only names the buffer's sampler.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Final
 
 import reroll
+from reroll.engine.selectors.selector import SelectorSpec
+from reroll.engine.selectors.specs import Fifo, Stalest
 from reroll.errors import InvalidArgument
-from reroll.integrations.xtuner.extension_points import NotExtended
-from reroll.integrations.xtuner.queries import QueryType, parse_query
-from reroll.integrations.xtuner.stored import BufferGroups, OwnItems, StorageItem, Stored
+from reroll.integrations.xtuner.queries import QueryType, holds, metadata_query, parse_query
+from reroll.rollout import Status, read_status
 
-_COLUMNS = [column.name for column in fields(StorageItem)]
-_INSTEAD = {
+_PACKAGE: Final = __name__.rpartition(".")[0] + "."
+
+
+@dataclass
+class StorageItem:
+    """A group and its metadata. The storage sets `uid` and `timestamp_id`."""
+
+    item: Sequence[Any]
+    uid: int
+    timestamp_id: int
+    task_name: str
+    status: Status
+    staleness: int
+
+
+_COLUMNS: Final = [column.name for column in fields(StorageItem)]
+_BUFFER_VERBS: Final = {
     "put": "put",
     "update": "patch",
     "state_dict": "save",
     "load_state_dict": "resume",
     "to_pandas": "to_pandas",
 }
+"""The verb of a buffer that does what this verb of a storage does."""
 
 
-class StorageBackend(NotExtended):
-    """Items in the order in which they came, found by queries. `NaiveStorage` or `PandasStorage`; not to be subclassed."""
+class _Closed:
+    """A class that users cannot extend; the TypeError names the extension point of reroll."""
+
+    extend_instead: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.__module__.startswith(_PACKAGE):
+            raise TypeError(f"{cls.__qualname__}: {cls.extend_instead}")
+
+
+class StorageBackend(_Closed):
+    """Items in order of arrival, found by queries: `NaiveStorage` or `PandasStorage`. Cannot be subclassed.
+
+    Queries of a storage alone cost O(items); those of a buffer's storage, the cost of `ReplayBuffer.query`.
+    """
 
     extend_instead = (
-        "a storage decides nothing here; groups are kept in memory, or on disk with ReplayBuffer(..., store=directory). A "
-        "place of your own has the verbs of ReplayBuffer: see 'A buffer in another place' in CONTRIBUTING.md, and test it "
-        "with reroll.testing.BufferSuite"
+        "a storage decides nothing in reroll; groups are kept in memory, or on disk with ReplayBuffer(..., store=directory). "
+        "To keep groups elsewhere, implement the verbs of ReplayBuffer: see 'A buffer in another place' in CONTRIBUTING.md, "
+        "and test it with reroll.testing.BufferSuite"
     )
 
     def __init__(self) -> None:
-        self._own: OwnItems | None = OwnItems()
-        self._stored: Stored = self._own
+        self._items: dict[int, StorageItem] = {}
+        self._next_uid = 1
+        self._next_timestamp_id = 1
+        self._buffer: reroll.ReplayBuffer | None = None
 
     async def put(self, item: StorageItem) -> int:
-        """Store a copy of an item under a new uid, never used before, and return that. Raises InvalidArgument."""
-        return self._alone("put").put(item)
+        """Store a copy of an item under a new uid, and return the uid.
+
+        Raises:
+            InvalidArgument: the status is unknown, or the storage belongs to a buffer.
+
+        """
+        self._check_alone("put")
+        uid = self._next_uid
+        self._items[uid] = replace(_checked(item), uid=uid, timestamp_id=self._next_timestamp_id)
+        self._next_uid += 1
+        self._next_timestamp_id += 1
+        return uid
 
     async def get(self, query: QueryType) -> list[StorageItem]:
-        """Return the items that satisfy a query, in the order in which they came. Raises QueryError."""
-        return await self._stored.find(parse_query(query))
+        """Return the items that satisfy a query, in order of arrival. Raises QueryError."""
+        node = parse_query(query)
+        if self._buffer is None:
+            return [replace(item) for item in self._items.values() if holds(node, item)]
+        where = metadata_query(node)
+        rows = await self._buffer.query({} if where is None else where)
+        groups = await self._buffer.peek([row.uid for row in rows])
+        items = [
+            StorageItem(group, *(getattr(row, name) for name in _COLUMNS[1:]))
+            for row, group in zip(rows, groups, strict=True)
+        ]
+        return items if where is not None else [item for item in items if holds(node, item)]
 
     async def count(self, query: QueryType) -> int:
-        """Return how many items satisfy a query. Raises QueryError."""
-        return await self._stored.count(parse_query(query))
+        """Return the number of items that satisfy a query. Raises QueryError."""
+        where = metadata_query(parse_query(query))
+        if self._buffer is None or where is None:
+            return len(await self.get(query))
+        return len(await self._buffer.query(where))
 
     async def delete(self, uids: Sequence[int]) -> None:
-        """Delete items; uids that are not here are passed over."""
-        await self._stored.delete(uids)
+        """Delete items; unknown uids are ignored."""
+        if self._buffer is not None:
+            await self._buffer.delete(uids)
+        for uid in uids:
+            self._items.pop(uid, None)
 
     async def update(self, items: Iterable[StorageItem]) -> None:
-        """Replace items, which keep their uid and timestamp; those that are not here are passed over."""
-        self._alone("update").update(items)
+        """Replace items, which keep their uid and timestamp; unknown uids are ignored. Raises InvalidArgument."""
+        self._check_alone("update")
+        for item in [_checked(item) for item in items]:
+            old = self._items.get(item.uid)
+            if old is not None:
+                self._items[item.uid] = replace(item, timestamp_id=old.timestamp_id)
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._items if self._buffer is None else self._buffer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the items, by reference, and the exact counters."""
-        return self._alone("state_dict").state()
+        """Return the items and the exact counters. Raises InvalidArgument if the storage belongs to a buffer."""
+        self._check_alone("state_dict")
+        return {
+            "items": [replace(item) for item in self._items.values()],
+            "next_uid": self._next_uid,
+            "next_timestamp_id": self._next_timestamp_id,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what `state_dict` of a storage, of either kind, returned. Raises InvalidArgument."""
-        self._alone("load_state_dict")
-        self._stored = self._own = OwnItems.of(state)
+        """Replace all items by those of `state_dict()` of a storage of either kind. Raises InvalidArgument."""
+        self._check_alone("load_state_dict")
+        try:
+            items = {item.uid: _checked(item) for item in state["items"]}
+            next_uid, next_timestamp_id = state["next_uid"], state["next_timestamp_id"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(f"state is no state_dict of a storage: {error!r}") from error
+        self._items, self._next_uid, self._next_timestamp_id = items, next_uid, next_timestamp_id
 
     def show(self, buffer: "reroll.ReplayBuffer") -> None:
-        """Be the view of a buffer from now on. Raises InvalidArgument if it holds something else."""
-        if self._own is None or len(self._own):
+        """Show the groups of a buffer from now on. Raises InvalidArgument if the storage is in use."""
+        if self._buffer is not None or self._items:
             raise InvalidArgument(
-                "this storage is in use already; give each buffer an empty one of its own, and put groups into the buffer"
+                "the storage is already in use; give each buffer an empty storage of its own, and put groups into the buffer"
             )
-        self._own, self._stored = None, BufferGroups(buffer)
+        self._buffer = buffer
 
-    def _alone(self, verb: str) -> OwnItems:
-        if self._own is None:
+    def _check_alone(self, verb: str) -> None:
+        if self._buffer is not None:
             raise InvalidArgument(
-                f"{verb}: this storage shows the groups of a buffer, which keeps the books; use the buffer's {_INSTEAD[verb]}"
+                f"{verb}: this storage shows the groups of a buffer; use the buffer's {_BUFFER_VERBS[verb]}"
             )
-        return self._own
 
 
 class NaiveStorage(StorageBackend):
-    """Items in a dict."""
+    """A storage of items in a dict."""
 
 
 class PandasStorage(StorageBackend):
-    """The same, and a DataFrame of it."""
+    """A storage of items in a dict that can be read as a DataFrame."""
 
     def to_pandas(self) -> Any:
-        """Return a pandas.DataFrame with a row for each item. Raises ImportError; of a buffer, InvalidArgument."""
+        """Return a pandas.DataFrame with a row per item.
+
+        Raises:
+            ImportError: pandas is not installed.
+            InvalidArgument: the storage belongs to a buffer.
+
+        """
         try:
             import pandas as pd  # noqa: PLC0415  (optional)
         except ImportError as error:
             raise ImportError("to_pandas needs pandas: pip install pandas") from error
-        items = self._alone("to_pandas").items()
-        rows = [{name: getattr(item, name) for name in _COLUMNS} for item in items]
+        self._check_alone("to_pandas")
+        rows = [{name: getattr(item, name) for name in _COLUMNS} for item in self._items.values()]
         return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+class ReplayPolicy(_Closed, ABC):
+    """An order of groups: `FIFOReplayPolicy` or `StalenessReplayPolicy`. Cannot be subclassed."""
+
+    extend_instead = (
+        "a policy only names a sampler in reroll; write a selector, see 'A sampler' in CONTRIBUTING.md, test it with "
+        "reroll.testing.SelectorSuite, and build the buffer with ReplayBufferConfig(sampler=...)"
+    )
+    sampler: ClassVar[SelectorSpec]
+    """The sampler that delivers groups of a buffer in this order."""
+
+    async def put(self, item: StorageItem, storage_backend: StorageBackend) -> None:
+        """Put an item into a storage, unless it has no rollouts."""
+        if item.item:
+            await storage_backend.put(item)
+
+    async def get(self, count: int, query: QueryType, storage_backend: StorageBackend) -> list[Sequence[Any]]:
+        """Take at most `count` items that satisfy a query out of a storage, in the order of this policy."""
+        found = await storage_backend.get(query) if count > 0 else []
+        taken = sorted(found, key=self.place)[: max(0, count)]
+        await storage_backend.delete([item.uid for item in taken])
+        return [item.item for item in taken]
+
+    async def count(self, query: QueryType, storage_backend: StorageBackend) -> int:
+        """Return the number of items of a storage that satisfy a query."""
+        return await storage_backend.count(query)
+
+    @abstractmethod
+    def place(self, item: StorageItem) -> tuple[int, ...]:
+        """Return the sort key of an item."""
+
+
+class FIFOReplayPolicy(ReplayPolicy):
+    """The oldest group first."""
+
+    sampler = Fifo()
+
+    def place(self, item: StorageItem) -> tuple[int, ...]:
+        return (item.timestamp_id,)
+
+
+class StalenessReplayPolicy(ReplayPolicy):
+    """The group with the largest staleness first, then the oldest."""
+
+    sampler = Stalest()
+
+    def place(self, item: StorageItem) -> tuple[int, ...]:
+        return (-item.staleness, item.timestamp_id)
+
+
+def _checked(item: StorageItem) -> StorageItem:
+    return replace(item, status=read_status(item.status))

@@ -1,7 +1,7 @@
-"""Rows of TRL's batches as rollouts, and rollouts as a batch again: each token keeps its log-prob, masks and the rest.
+"""Conversion of TRL's batches to rollouts and back; each token keeps its log-probability, masks and further columns.
 
-A batch is a dict of tensors, padded to its longest row: prompts on the left, completions on the right. Whatever else has
-one value for each row, or for each token of a completion, goes along under its own name.
+A batch is a dict of tensors, padded to its longest row: prompts on the left, completions on the right. Further entries with
+one value per row, or per completion token, are kept under their own names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,53 +16,55 @@ from reroll.rollout import Rollout, Status
 
 LOGPROBS: Final = "old_per_token_logps"
 TOTAL: Final = "num_items_in_batch"
-"""What is of a whole batch, and of no row."""
+"""The one entry that belongs to the whole batch."""
 _FIELDS: Final = {"completion_ids": "response_ids", LOGPROBS: "logprobs"}
-"""What a rollout has a field of another name for."""
+"""Fields of a rollout for entries of a batch."""
 _PADDING: Final = {"tool_mask": 1, "importance_sampling_ratio": 1}
 
 
 def loss_mask(batch: Mapping[str, Any]) -> Any:
-    """Return which tokens of the completions are trained on."""
+    """Return which completion tokens are trained on."""
     return batch["completion_mask"] * batch.get("tool_mask", 1)
 
 
 def score_of(reward: float | None) -> float | None:
-    """Return a reward as a rollout has it: None where TRL has NaN, for what nobody could score."""
+    """Return the reward of a rollout: None where TRL has NaN."""
     return None if reward is None or np.isnan(reward) else reward
 
 
 def rollouts_of(batch: Mapping[str, Any], lengths: Sequence[int], rewards: Sequence[float]) -> list[Rollout]:
-    """Return each row as a rollout. Raises InvalidArgument for a batch with values that belong to no row or token."""
+    """Return each row as a rollout. Raises InvalidArgument for entries that are neither per row nor per token."""
     columns = {name: value for name, value in batch.items() if name != TOTAL}
     odd = [name for name, value in columns.items() if not torch.is_tensor(value) or value.ndim > 2]
     if odd or any(len(value) != len(lengths) for value in columns.values()):
-        raise InvalidArgument(f"of no row or token (images?), so it cannot be replayed: {odd or [*columns]}")
+        raise InvalidArgument(f"only entries per row or token can be replayed, not {odd or [*columns]}")
     columns = {name: value.detach().cpu() for name, value in columns.items()}
     prompts, masks = columns.pop("prompt_ids"), columns.pop("prompt_mask").bool()
     made = []
     for row, (length, reward) in enumerate(zip(lengths, rewards, strict=True)):
         rest = {
-            name: _plain(value[row, :length] if value.ndim == 2 else value[row])
+            name: _array(value[row, :length] if value.ndim == 2 else value[row])
             for name, value in columns.items()
         }
-        told = {field: rest.pop(name) for name, field in _FIELDS.items()}
-        told |= {"prompt_ids": _plain(prompts[row][masks[row]]), "response_mask": loss_mask(rest)}
-        made.append(Rollout(**told, reward=score_of(reward), status=Status.COMPLETED, extra_fields=rest))
+        named = {field: rest.pop(name) for name, field in _FIELDS.items()}
+        named |= {"prompt_ids": _array(prompts[row][masks[row]]), "response_mask": loss_mask(rest)}
+        made.append(Rollout(**named, reward=score_of(reward), status=Status.COMPLETED, extra_fields=rest))
     return made
 
 
 def batch_of(
     rollouts: Sequence[Rollout], like: Mapping[str, Any], pad_token_id: int, multiple: int | None
 ) -> dict[str, Any]:
-    """Return rollouts as a batch with the names, types and device of another one, padded to the longest of them.
+    """Return rollouts as a batch with the names, types and device of another, padded to the longest rollout.
 
-    Raises InvalidArgument for rollouts that lack one of the names.
+    Raises InvalidArgument for rollouts that do not have one of the names.
     """
-    rows = [_by_name(one) for one in rollouts]
+    rows = [_entries(one) for one in rollouts]
     names = [name for name in like if name != TOTAL]
-    if lacking := [name for name in names if any(name not in row for row in rows)]:
-        raise InvalidArgument(f"the store has groups without {lacking}, of other settings: give another one")
+    if missing := [name for name in names if any(name not in row for row in rows)]:
+        raise InvalidArgument(
+            f"the store has groups of other settings, without {missing}; give another store"
+        )
     padding = {"prompt_ids": pad_token_id, "completion_ids": pad_token_id, **_PADDING}
     made = {}
     for name in names:
@@ -70,19 +72,19 @@ def batch_of(
         if column[0].ndim == 0:
             made[name] = torch.stack(column)
             continue
-        is_one = all(len(value) == 1 for value in column)  # for a whole completion: repeated for each token
+        is_one = all(len(value) == 1 for value in column)  # one value per completion, broadcast to its tokens
         side = "left" if name.startswith("prompt") else "right"
         made[name] = pad(column, padding.get(name, 0), side, None if is_one else multiple)
     return made
 
 
-def _by_name(one: Rollout) -> dict[str, Any]:
+def _entries(one: Rollout) -> dict[str, Any]:
     prompt = {"prompt_ids": one.prompt_ids, "prompt_mask": np.ones_like(one.prompt_ids)}
     return {**one.extra_fields, **prompt, **{name: getattr(one, field) for name, field in _FIELDS.items()}}
 
 
-def _plain(value: Any) -> Any:
-    """Return a tensor as an array of its own; masks small, and floats in a type that numpy has."""
+def _array(value: Any) -> Any:
+    """Return a copy of a tensor as an array; masks as uint8, floats in a type that numpy has."""
     if value.is_floating_point():
         return value.float().clone().numpy()
     return value.to(torch.uint8 if ((value == 0) | (value == 1)).all() else value.dtype).clone().numpy()
