@@ -202,13 +202,24 @@ class TaskConfig(BaseModel):
     def window(self) -> StalenessWindow | None:
         """Return the staleness window, if one is configured; its `max_staleness` defaults to that of the task."""
         found = next((part for part in self._rate_limiters() if isinstance(part, StalenessWindow)), None)
-        if found is None or found.max_staleness is not None:
-            return found
-        if self.max_staleness is None:
+        if found is None:
+            return None
+        if found.max_staleness is None:
+            if self.max_staleness is None:
+                raise InvalidConfig(
+                    "StalenessWindow has no max_staleness, and neither has its task; give one of them"
+                )
+            found = replace(found, max_staleness=self.max_staleness)
+        if (
+            found.stragglers == "resume"
+            and self.max_staleness is not None
+            and self.max_staleness <= found.bound
+        ):
             raise InvalidConfig(
-                "StalenessWindow has no max_staleness, and neither has its task; give one of them"
+                f"StalenessWindow: stragglers='resume' keeps the tokens of groups above staleness {found.bound}, and "
+                f"max_staleness={self.max_staleness} of the task expires them; leave max_staleness of the task out, or raise it"
             )
-        return replace(found, max_staleness=self.max_staleness)
+        return found
 
     def _limiter(self) -> Limiter | None:
         return next((part for part in self._rate_limiters() if not isinstance(part, StalenessWindow)), None)

@@ -112,6 +112,7 @@ USUAL: dict[str, Callable[[Path], dict[str, Any]]] = {
     "trim_lease": lambda _: {"lease": 10**6, "uids": []},
     "update_priorities": lambda _: {"priorities": {1: 1.0}},
     "version": lambda _: {},
+    "wait_overdue": lambda _: {"running": 10**6, "timeout": 0},
     "wait_version": lambda _: {"v": 0, "timeout": 0},
     "wait_ready": lambda _: {"task_batch_sizes": {"t": 0}, "group_status": "completed", "timeout": 0},
 }

@@ -13,6 +13,8 @@ At the end, everybody who holds something lets go, and simple producers and cons
 import asyncio
 import math
 import warnings
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, assume, settings
@@ -37,8 +39,8 @@ from reroll import (
     Uniform,
     WaitTimeout,
 )
-from reroll.engine.ledger import closes
-from reroll.engine.task import COMPLETED, STATUS_CODE, Status
+from reroll.engine.ledger import Spot, closes
+from reroll.engine.task import COMPLETED, RUNNING, STATUS_CODE, Status
 from reroll.testing.probe import probe
 
 TASKS = ("a", "b")
@@ -62,14 +64,18 @@ def task_configs(draw):
         narrowest = (window.max_staleness + 2 - window.sync_interval) * window.batch
         if min_size > narrowest or (uses > spi and min_diff > -math.inf):
             window = None
+    sampler = draw(st.sampled_from([Fifo(), Stalest(), Uniform(), Prioritized(half_life=2.0), LeastUsed()]))
+    stalest_once = isinstance(sampler, Stalest) and uses == 1
+    if window is not None and draw(st.booleans()):
+        window = replace(window, stragglers="wait" if stalest_once else "resume")
     return TaskConfig(
         capacity=draw(st.sampled_from([None, 2, 3, 4])),
-        sampler=draw(
-            st.sampled_from([Fifo(), Stalest(), Uniform(), Prioritized(half_life=2.0), LeastUsed()])
-        ),
+        sampler=sampler,
         remover=draw(st.sampled_from([None, None, "fifo", "min_heap"])),
         max_times_sampled=uses,
-        max_staleness=draw(st.sampled_from([None, None, 2])),
+        max_staleness=None
+        if window is not None and window.stragglers == "resume"
+        else draw(st.sampled_from([None, None, 2])),
         on_stale=draw(st.sampled_from(["reroll", "drop"])),
         rate_limiter=[part for part in (limiter, window) if part is not None] or None,
     )
@@ -294,6 +300,7 @@ class Machine(RuleBasedStateMachine):
             assert task.reserved == sum(
                 r.left for r in probe(self.buffer).reservations._open.values() if r.task is task
             )
+            assert task.running == self.running(task)
             assert amounts["leased"].groups >= task.leased
             limit = task.settings.max_times_sampled
             held = task.completed.sampler.slots()
@@ -301,6 +308,18 @@ class Machine(RuleBasedStateMachine):
             capacity = task.settings.capacity
             if capacity is not None and task.settings.remover is not None:
                 assert len(task.completed) <= capacity
+
+    def running(self, task):
+        """Return the running groups by version, counted anew."""
+        found, columns = Counter(), self.engine.columns
+        if task.awaits_stragglers:
+            for one in probe(self.buffer).reservations._open.values():
+                found[one.version] += one.left if one.task is task else 0
+            for slot in columns.alive().tolist():
+                spot = Spot(columns.status.item(slot), columns.place.item(slot))
+                if columns.task.item(slot) == task.code and spot in RUNNING:
+                    found[columns.version.item(slot)] += 1
+        return +found
 
     @invariant()
     def nobody_waits_who_could_go_on(self):
@@ -318,7 +337,9 @@ class Machine(RuleBasedStateMachine):
         for task in self.engine.tasks.values():
             can_put = self.engine.can_insert(task)
             can_take = self.engine.available(task, COMPLETED, 1) > 0
-            assert can_put or can_take or leased, f"{task.name}: neither put nor take, and nothing is lent"
+            assert can_put or can_take or leased or task.places_left() < 1, (
+                f"{task.name}: neither put nor take, nothing is lent, and no group is waited for"
+            )
             if task.settings.window is not None and task.may_start() < 1:
                 parked = task.reserved or task.checked_out or len(task.pools[ABORTED])
                 has_batch = task.consumed >= task.settings.window.batch
@@ -332,17 +353,18 @@ class Machine(RuleBasedStateMachine):
             self.ask(self.leases.pop().nack())
         while self.reservations:
             self.ask(self.buffer.release(self.reservations.pop()))
-        self.ask(self.buffer.forget(list(probe(self.buffer).groups.out.uids())))
+        self.give_up_stragglers()
         for _ in range(8 + 3 * len(self.waiting)):  # consumers first: nothing but puts, as far as those go on
             if not self.waiting_for("take", "sample", "lease"):
                 break
             for name in TASKS:
-                for status in ("completed", "aborted", "expired"):
+                for status in ("completed", "aborted", "aborted", "expired"):
                     if status != "completed" or self.engine.can_insert(self.engine.tasks[name]):
                         newest = self.engine.tasks[name].step or 0
                         self.begin("put", self.buffer.put(group(version=newest, status=status), name))
             while self.leases:
                 self.ask(self.leases.pop().nack())
+            self.give_up_stragglers()
         assert not self.waiting_for("take", "sample", "lease"), f"consumers wait for ever: {self.told()}"
         for _ in range(16 + 3 * len(self.waiting)):
             if not self.waiting:
@@ -357,6 +379,13 @@ class Machine(RuleBasedStateMachine):
             self.step += 1
             self.ask(self.buffer.advance(self.step))
         assert not self.waiting, f"producers wait for ever: {self.told()}"
+
+    def give_up_stragglers(self):
+        """Producers give up what they continue, and the aborted groups that trainers wait for."""
+        for name in TASKS:
+            if self.engine.tasks[name].awaits_stragglers:
+                self.ask(self.buffer.get(99, name, "aborted"))
+        self.ask(self.buffer.forget(list(probe(self.buffer).groups.out.uids())))
 
     def told(self):
         """Return what a failure should tell."""

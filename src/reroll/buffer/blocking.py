@@ -61,6 +61,7 @@ class BlockingVerbs:
     advance = blocking(ReplayBuffer.advance)
     version = blocking(ReplayBuffer.version)
     wait_version = blocking(ReplayBuffer.wait_version)
+    wait_overdue = blocking(ReplayBuffer.wait_overdue)
     get = blocking(ReplayBuffer.get)
     lease = lending(ReplayBuffer.lease)
     take_batch = blocking(ReplayBuffer.take_batch)

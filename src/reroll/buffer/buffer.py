@@ -171,7 +171,8 @@ class ReplayBuffer:
                 runtime.check_open()  # encoding may have waited
             queue = ("put", plan.task.name)
             # A put that need not wait skips the queue, which is a tenth of its time.
-            may_wait = not is_reserved and plan.decide().status is Status.COMPLETED
+            is_awaited = plan.continues is not None and plan.task.awaits_stragglers
+            may_wait = not is_reserved and not is_awaited and plan.decide().status is Status.COMPLETED
             if may_wait and (runtime.waits.waiting(queue) or not groups.can_put(plan)):
                 await runtime.wait_recorded(
                     "put", {queue: plan.task}, lambda: is_done() or groups.can_put(plan), deadline
@@ -675,6 +676,49 @@ class ReplayBuffer:
         )
         assert engine.version is not None  # noqa: S101  (it was reached)
         return engine.version
+
+    async def wait_overdue(self, running: Reservation | int, timeout: float | None = None) -> str | None:
+        """Wait until a running group can no longer be trained within the bound of its `StalenessWindow`. O(1).
+
+        A producer waits for it beside the generation. Without a window a group is never overdue.
+
+        Args:
+            running: the reservation of the group, or the uid of a checked-out group. With `stragglers="resume"` a checked-out
+                group counts from this call, otherwise from its oldest token.
+            timeout: seconds to wait at most.
+
+        Returns:
+            What to do: `"cancel"`: stop the group, and `release` its reservation or `forget` it. `"resume"`: abort the group,
+            put it ABORTED, and continue it under the weights that generate now. None: it is not running any more.
+
+        Raises:
+            InvalidArgument: `running` is neither a reservation nor a uid.
+            WaitTimeout: the group was not overdue in time.
+            Closed: the buffer was closed.
+
+        Example: `verdict = await buffer.wait_overdue(reservation)`.
+
+        """
+        runtime = self._runtime
+        runtime.check_open()
+        deadline = deadline_of(timeout)
+        started = runtime.started(running)
+        if started is None:
+            return None
+        task, version = started
+        step = task.overdue_step(version)
+        await runtime.wait(  # all that are overdue at the same step share a queue
+            [("overdue", task.name, step)],
+            lambda: task.next_step >= step,
+            deadline,
+            lambda: (
+                f"wait_overdue timed out: the group is in time until step {step - 1:g}; nothing was changed."
+            ),
+        )
+        window = task.settings.window
+        if window is None or runtime.started(running) is None:
+            return None
+        return "resume" if window.stragglers == "resume" else "cancel"
 
     # --- refresh
 

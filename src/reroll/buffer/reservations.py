@@ -22,6 +22,8 @@ class Reservation(NamedTuple):
 class _Open:
     task: Task
     left: int
+    version: int
+    """The version that generated when it was granted."""
     put_ids: set[Hashable] = field(default_factory=set)
     """Of the groups that were put."""
 
@@ -43,9 +45,10 @@ class Reservations:
 
     def make(self, task: Task, groups: int, deadline: float | None) -> Reservation:
         self.last += 1
-        self._open[self.last] = _Open(task, groups)
+        self._open[self.last] = _Open(task, groups, task.serving_version)
         self._deadlines.add(self.last, deadline)
         task.reserved += groups
+        task.count_running([task.serving_version], groups)
         return Reservation(self.last, task.name, groups)
 
     def check(self, reservation: Reservation | None, task_name: str) -> bool:
@@ -59,6 +62,11 @@ class Reservations:
                 f"the reservation is for task {shown(reservation.task_name)}, not {task_name!r}"
             )
         return checked_count("reservation.id", reservation.id) in self
+
+    def started(self, number: int) -> tuple[Task, int] | None:
+        """Return the task of a reservation and the version that its groups started with; None if it has ended."""
+        found = self._open.get(number)
+        return None if found is None else (found.task, found.version)
 
     def settle(self, reservation: Reservation | None, put_id: Hashable = None) -> bool:
         """One of its groups was put, now or before; return whether that was not known yet."""
@@ -94,6 +102,7 @@ class Reservations:
     def _give_up(self, number: int, found: _Open, groups: int) -> None:
         found.left -= groups
         found.task.reserved -= groups
+        found.task.count_running([found.version], -groups)
         if found.left == 0:
             del self._open[number]
             self._deadlines.discard(number)

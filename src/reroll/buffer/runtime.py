@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from reroll import forking
-from reroll.buffer.arguments import checked_reader, unknown_task
+from reroll.buffer.arguments import checked_count, checked_reader, unknown_task
 from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
@@ -21,10 +21,11 @@ from reroll.buffer.out import Until
 from reroll.buffer.records import SavedState, as_corrupt_data, entries_of, read_state
 from reroll.buffer.reservations import Reservation, Reservations
 from reroll.buffer.tracked import PutIds
-from reroll.engine.ledger import Dropped
+from reroll.engine.ledger import Dropped, Spot
 from reroll.engine.rewind import return_all
+from reroll.engine.rows import NO_VERSION
 from reroll.engine.state import rebuild_ledger, restore
-from reroll.engine.task import STATUS_CODE, Task
+from reroll.engine.task import RUNNING, STATUS_CODE, Task
 from reroll.errors import Closed
 from reroll.store import Store
 from reroll.telemetry.health import HealthMonitor
@@ -337,7 +338,13 @@ class Runtime:
             }
             for name, task in self.engine.tasks.items()
         }
-        return f"{what} The buffer holds {held}"
+        places = min((task.places_left() for task in tasks), default=math.inf)
+        waits = (
+            ""
+            if places == math.inf
+            else f" At most {max(0, places)} groups may be trained before running ones are put."
+        )
+        return f"{what}{waits} The buffer holds {held}"
 
     # --- delivery and persistence
 
@@ -399,6 +406,20 @@ class Runtime:
         """Consume one group of a reservation for a put that was carried out before, or on another shard."""
         if self.reservations.settle(reservation, put_id):
             self.waits.wake()
+
+    def started(self, running: Reservation | int) -> tuple[Task, int] | None:
+        """Return the task of a running group and the version that it counts from; None if it is not running."""
+        if isinstance(running, Reservation):
+            self.reservations.check(running, running.task_name)
+            return self.reservations.started(running.id)
+        slot = int(self.groups.all_slots([checked_count("running", running)])[0])
+        columns = self.engine.columns
+        if slot < 0 or Spot(columns.status.item(slot), columns.place.item(slot)) not in RUNNING:
+            return None
+        task = list(self.engine.tasks.values())[columns.task.item(slot)]
+        window, version = task.settings.window, columns.version.item(slot)
+        is_resumed = window is not None and window.stragglers == "resume"
+        return task, task.serving_version if is_resumed or version == NO_VERSION else version
 
     # --- telemetry
 

@@ -15,7 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Mixture, Prioritized, Stalest
@@ -283,6 +283,9 @@ class StalenessWindow:
             admits a share of one more batch: with 1.25, a quarter of the groups of a batch may reach staleness 2.
         batch: groups per training step.
         sync_interval: training steps between two updates of the weights that generate.
+        stragglers: what happens to running groups that would pass the bound. `expire`: they are late, and
+            `ReplayBuffer.wait_overdue` asks producers to cancel them. `wait`: trainers wait for them. `resume`:
+            `wait_overdue` asks producers to abort them, and to continue them under the weights that generate.
 
     """
 
@@ -290,8 +293,13 @@ class StalenessWindow:
     max_staleness: float | None = None
     batch: int = 0  # required
     sync_interval: int = 1
+    stragglers: Literal["expire", "wait", "resume"] = "expire"
 
     def __post_init__(self) -> None:
+        if self.stragglers not in ("expire", "wait", "resume"):
+            raise InvalidConfig(
+                f"StalenessWindow: stragglers must be expire, wait or resume, not {self.stragglers!r}"
+            )
         for name in ("batch", "sync_interval"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -326,6 +334,12 @@ class StalenessWindow:
     def least_left(self) -> int:
         """The fewest groups that may be left when a batch is one group short and no group may start."""
         return self._groups(self.sync_interval) + 1
+
+    @property
+    def bound(self) -> int:
+        """The largest staleness of a group that is trained in time."""
+        assert self.max_staleness is not None  # noqa: S101
+        return math.ceil(self.max_staleness - 1e-9)
 
     def may_start(self, done_step: int, serving_version: int, busy: int) -> int:
         """Return how many groups may start; `busy` are in progress, ready, or consumed since `done_step`."""

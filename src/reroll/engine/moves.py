@@ -12,7 +12,7 @@ import numpy as np
 
 from reroll.engine.ledger import Dropped, Spot
 from reroll.engine.rows import LEASED, NO_ROWS, NO_VERSION, RESIDENT, UNCOMMITTED, IntArray
-from reroll.engine.task import COMPLETED, Task
+from reroll.engine.task import COMPLETED, RUNNING, Task
 
 READY: Final = Spot(COMPLETED, RESIDENT)
 """Groups that trainers may take."""
@@ -28,6 +28,7 @@ def enter(task: Task, slot: int, status: int) -> None:
     task.ledger.enter(spot, task.columns.measure(slots))
     if spot == READY:
         task.counters.inserts += 1
+    _count_running(task, slots, spot, 1)
     task.pools[status].add(slots)
 
 
@@ -50,6 +51,7 @@ def move(
     if source.place == RESIDENT:
         task.pools[source.status].remove(slots)
     rows = columns.measure(slots)
+    _count_running(task, slots, source, -1)
     if values:
         before = rows
         for name, value in values.items():
@@ -62,6 +64,7 @@ def move(
         columns.place[slots] = target.place
         task.ledger.move(source, target, rows)
         _count_move(task, slots, source, target)
+    _count_running(task, slots, target, 1)
     if target.place == RESIDENT:
         task.pools[target.status].add(slots)
     columns.mark(slots)
@@ -84,6 +87,7 @@ def leave(task: Task, slots: IntArray, source: Spot, bucket: str) -> None:
             Dropped(int(columns.uid[slot]), task.name, columns.group_id.get(slot), bucket)
             for slot in slots[columns.trained[slots] == 0].tolist()
         ]
+    _count_running(task, slots, source, -1)
     task.ledger.leave(source, bucket, columns.measure(slots))
     if source in _LIVE:
         _count_exit(task, slots, bucket)
@@ -167,6 +171,12 @@ def credit_unused_samples(task: Task, slots: IntArray) -> None:
     due = task.settings.due_samples
     if due > 1 and task.settings.expires:
         task.counters.forgone += float(np.maximum(due - task.columns.uses[slots], 0).sum())
+
+
+def _count_running(task: Task, slots: IntArray, spot: Spot, groups: int) -> None:
+    """Count rows that come to a place where groups are generated (1), or leave it (-1)."""
+    if task.awaits_stragglers and spot in RUNNING:
+        task.count_running(task.columns.version[slots].tolist(), groups)
 
 
 def _count_move(task: Task, slots: IntArray, source: Spot, target: Spot) -> None:

@@ -3,7 +3,8 @@
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
@@ -38,6 +39,11 @@ EXPIRABLE: Final = tuple(STATUS_CODE[s] for s in (Status.COMPLETED, Status.ABORT
 """Statuses whose groups may expire; EXPIRED groups again if single members expire."""
 RETURNING: Final = tuple(STATUS_CODE[s] for s in (Status.INIT, Status.ABORTED, Status.EXPIRED))
 """Statuses whose groups producers check out and put again."""
+RUNNING: Final = (
+    Spot(STATUS_CODE[Status.ABORTED], RESIDENT),
+    *(Spot(status, place) for status in RETURNING for place in (OUT, LEASED)),
+)
+"""Where groups are that producers generate, or are to continue."""
 REJECTED: Final = tuple(STATUS_CODE[s] for s in (Status.FAILED, Status.FILTERED))
 _COUNTED: Final = tuple(code for code in range(len(STATUSES)) if code not in REJECTED)
 """Statuses whose bytes count against `max_bytes`."""
@@ -77,6 +83,14 @@ class TaskSettings:
                 f"deadlock: when a trainer has taken a part of its batch, {self.window} may leave only "
                 f"{self.window.least_left} groups, but {self.limiter} allows no sample below "
                 f"{self.limiter.window.min_size} groups; set min_size to 1, since a batch is delivered as a whole"
+            )
+        if self.window.stragglers == "wait" and not (
+            isinstance(self.sampler, Stalest) and self.max_times_sampled == 1
+        ):
+            raise InvalidConfig(
+                f"StalenessWindow: stragglers='wait' needs the sampler stalest and max_times_sampled=1, not "
+                f"{self.sampler.type} and {self.max_times_sampled}: else a group that the trainer waited for may not be in "
+                "its batch; use AsyncReplayBufferConfig"
             )
         if self.remover is None:
             self._check(self.window.largest, None)  # the window admits no more groups than this
@@ -140,6 +154,9 @@ class Task:
         self.log = UseLog()
         self.step: int | None = None
         self.reserved = 0  # groups that producers started under a reservation
+        self.running: Counter[int] = Counter()
+        """Running groups that a trainer may have to wait for, by the version that they started with."""
+        self.awaits_stragglers = settings.window is not None and settings.window.stragglers == "wait"
         self.done_step = 0  # the last training step that is done
         self.serving_version = 0  # the version of the weights that generate now
         self.consumed = 0  # COMPLETED groups that were consumed since `done_step`
@@ -235,8 +252,45 @@ class Task:
         return len(self.completed) + self.leased + self._held_groups + k <= capacity
 
     def can_sample(self, k: int) -> bool:
-        """Return whether the limiter allows k samples now."""
+        """Return whether k groups may be trained now: by the limiter, and by running groups that trainers wait for."""
+        if self.running and k > self.places_left():
+            return False
         return self.settings.limiter.can_sample(self.counters, k)
+
+    @property
+    def next_step(self) -> int:
+        """The training step that is prepared next."""
+        return max(self.done_step + 1, self.step or 0)
+
+    def places_left(self) -> float:
+        """Return how many groups may be trained in the next step, so that every running group can be trained in time.
+
+        A group of version v must be trained by step v + 1 + bound. For each such step, the groups that must be trained by
+        then have to fit into the batches until then. O(versions that run).
+        """
+        window = self.settings.window
+        if window is None or not self.running:
+            return math.inf
+        places, groups = math.inf, 0
+        for version in sorted(self.running):
+            steps = version + 2 + window.bound - self.next_step
+            if steps > 0:  # else it is overdue
+                groups += self.running[version]
+                places = min(places, steps * window.batch - groups)
+        return places - self.consumed - self.leased
+
+    def overdue_step(self, version: int) -> float:
+        """Return the next step at which a group that starts with `version` has passed the bound of the window."""
+        window = self.settings.window
+        return math.inf if window is None else version + 2 + window.bound
+
+    def count_running(self, versions: Iterable[int], groups: int) -> None:
+        """Count groups as running, or with a negative number as not running any more, if trainers wait for stragglers."""
+        if self.awaits_stragglers:
+            for version in versions:
+                self.running[version] += groups
+                if not self.running[version]:
+                    del self.running[version]
 
     def may_start(self) -> int:
         """Return how many groups producers may start now, so that all can be trained in time."""
@@ -313,6 +367,8 @@ class Task:
             for status in range(len(STATUSES))
         }
         self.ledger.recount({spot: columns.measure(rows) for spot, rows in spots.items()})
+        for spot in RUNNING:
+            self.count_running(columns.version[spots[spot]].tolist(), 1)
         kept = mine[(columns.place[mine] == UNCOMMITTED) & (columns.used_at[mine] != NO_VERSION)]
         self.log.restore(uses, kept, columns.used_at[kept])
         for status, (pool, pool_state) in enumerate(zip(self.pools, state["pools"], strict=True)):

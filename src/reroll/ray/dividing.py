@@ -1,5 +1,6 @@
 """A configuration in parts: each shard is a whole buffer with its share of capacity, limiter and window."""
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from reroll.config import ReplayBufferConfig, TaskConfig
@@ -29,10 +30,8 @@ def limiter_part(limiter: Any, index: int, shards: int) -> Any:
             window, least = limiter.window, max(1, _of(size, index, shards))
             low, high = window.min_diff / shards, window.max_diff / shards
             return SampleToInsertRatio(ratio, least, (min(low, ratio * least), high))
-        case StalenessWindow(staleness, batch, interval):
-            return StalenessWindow(
-                staleness, _share("StalenessWindow: batch", batch, index, shards), interval
-            )
+        case StalenessWindow():
+            return replace(limiter, batch=_share("StalenessWindow: batch", limiter.batch, index, shards))
     return limiter
 
 

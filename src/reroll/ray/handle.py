@@ -173,6 +173,7 @@ class Handle:
     advance = remote_method(ReplayBuffer.advance)
     version = remote_method(ReplayBuffer.version)
     wait_version = remote_method(ReplayBuffer.wait_version)
+    wait_overdue = remote_method(ReplayBuffer.wait_overdue)
     get = remote_method(ReplayBuffer.get)
     take_batch = remote_method(ReplayBuffer.take_batch)
     sample = remote_method(ReplayBuffer.sample)

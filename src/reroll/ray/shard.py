@@ -64,7 +64,7 @@ _LOOK: Final = frozenset(
             "interval",
             "save",
         ),
-        *("is_ready", "wait_ready", "version", "wait_version"),
+        *("is_ready", "wait_ready", "version", "wait_version", "wait_overdue"),
         *("available", "grown", "weight", "out", "printed", "knows_put"),
     )
 )
@@ -421,6 +421,9 @@ class Shard:
     async def _do_release(self, reservation: Any) -> int:
         self._holders.settle(("reservation", reservation))
         return await (await self._open()).release(self._local(reservation))
+
+    async def _do_wait_overdue(self, running: Any, timeout: float | None = None) -> str | None:
+        return await (await self._open()).wait_overdue(self._local(running), timeout)
 
     async def _do_end(self, lease: int) -> None:
         await self._give_back(("lease", lease))

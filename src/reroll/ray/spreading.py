@@ -290,6 +290,17 @@ class Spread:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
+    async def _wait_overdue(self, arguments: dict[str, Any]) -> str | None:
+        running = arguments["running"]
+        if isinstance(running, Reservation):
+            index = self._granted_by(running)
+        else:
+            index = self._shard_of(running) if isinstance(running, int) else 0  # to be refused
+        verdict: str | None = await self.lines[index].call(
+            "wait_overdue", arguments, timeout=arguments.get("timeout")
+        )
+        return verdict
+
     # --- handing out
 
     async def _get(self, arguments: dict[str, Any]) -> list[list[Any]]:

@@ -84,6 +84,7 @@ class RemoteBuffer:
     advance = remote_method(ReplayBuffer.advance)
     version = remote_method(ReplayBuffer.version)
     wait_version = remote_method(ReplayBuffer.wait_version)
+    wait_overdue = remote_method(ReplayBuffer.wait_overdue)
     is_ready = remote_method(ReplayBuffer.is_ready)
     wait_ready = remote_method(ReplayBuffer.wait_ready)
     ack_lease = remote_method(ReplayBuffer.ack_lease)

@@ -213,6 +213,7 @@ CASES: Final[dict[str, list[Case]]] = {
     "advance": [_plain(lambda b: b.advance(1))],
     "version": [_plain(lambda b: b.version())],
     "wait_version": [_plain(_version_later)],
+    "wait_overdue": [_plain(lambda b: b.wait_overdue(10**6))],
     "refresh_staleness": [
         _plain(lambda b: b.refresh_staleness(task_stale_thresholds={"t": 1}, current_train_step=1))
     ],

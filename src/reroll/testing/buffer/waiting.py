@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reroll.engine.limits import Queue
+from reroll.engine.limits import Queue, StalenessWindow
 from reroll.errors import Closed, WaitTimeout
 from reroll.testing.buffer.builders import (
     ABORTED,
@@ -72,6 +72,23 @@ class WaitingSuite(Hooks):
         assert not waiting.done()
         await buffer.advance(9)
         assert await waiting == 9
+
+    async def test_producers_that_wait_wake_when_their_groups_are_overdue(self, new: New) -> None:
+        buffer = await new(rate_limiter=StalenessWindow(1, batch=6, stragglers="resume"))
+        uid = await buffer.put(group(status=ABORTED), "t", model_step=0)
+        await buffer.get(1, "t", ABORTED)
+        old = await buffer.reserve(1, "t")
+        await buffer.advance(1)
+        new_one = await buffer.reserve(1, "t")
+        waiting = [await self.start(buffer.wait_overdue(one)) for one in (old, old, new_one, uid)]
+        waiting.pop(0).cancel()
+        await buffer.advance(2)
+        assert await waiting[0] == "resume"
+        await self.settle()
+        assert not waiting[1].done()
+        assert not waiting[2].done()
+        await buffer.advance(3)
+        assert [await one for one in waiting[1:]] == ["resume", "resume"]
 
     async def test_takers_of_one_pool_keep_their_order(self, new: New) -> None:
         buffer = await new()
