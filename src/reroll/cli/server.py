@@ -35,6 +35,10 @@ def serve(
     checkpoints: Annotated[
         Path | None, typer.Option(help="Directory in which clients may save and resume.")
     ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="INDEX/COUNT", help="Part of the buffer: 0/2 is the first of two shards."),
+    ] = None,
     max_clients: Annotated[int, typer.Option(min=1, help="Largest number of connected clients.")] = 1024,
     max_message_bytes: Annotated[int, typer.Option(min=1, help="Largest part of a message, in bytes.")] = 1
     << 30,
@@ -72,7 +76,9 @@ def serve(
 
     async def run() -> None:
         buffer, preparing = _configs(config, store, prepare)
-        server = Server(buffer, bind, key=key, allow=allow, limits=limits, checkpoints=checkpoints)
+        server = Server(
+            buffer, bind, key=key, allow=allow, limits=limits, checkpoints=checkpoints, shard=shard
+        )
         if preparing is not None:
             from reroll.prepare.service import serve_preparer  # noqa: PLC0415  (slow to import)
 

@@ -47,6 +47,7 @@ class RemoteBuffer:
         self._name = urandom(8).hex()
         self._num_puts = 0
         self._bounded_tasks: set[str] = set()  # leased tasks with a `max_staleness`
+        self._is_durable = True  # whether a take waits for its acknowledgement; as of the last lease
 
     def __len__(self) -> int:
         forking.check(self._home, "the client")
@@ -173,15 +174,16 @@ class RemoteBuffer:
 
         """
 
-        async def is_stale(batch: Batch) -> bool:
-            return not self._bounded_tasks.isdisjoint(batch.counts) and bool(
-                await self._call("has_stale", {"lease": batch.id})
-            )
-
         async def lease() -> Batch:
             return await self.lease(task_batch_sizes, **{"wait": True, **options})
 
-        return Prefetch(lease, is_stale, prefetch)
+        return Prefetch(lease, self.has_stale, prefetch)
+
+    async def has_stale(self, batch: Batch) -> bool:
+        """Return whether a group of a leased batch has passed `max_staleness` meanwhile."""
+        return not self._bounded_tasks.isdisjoint(batch.counts) and bool(
+            await self._call("has_stale", {"lease": batch.id})
+        )
 
     @bound_like(ReplayBuffer.nack_lease)
     async def nack_lease(self, arguments: dict[str, Any]) -> None:
@@ -221,14 +223,29 @@ class RemoteBuffer:
     async def _take(self, verb: str, arguments: dict[str, Any]) -> dict[str, list[Sample]]:
         """Lease groups and consume them; groups that another client got meanwhile are left out."""
         leased, samples = await self._receive_lease(verb, arguments)
-        lease = leased.lease
-        if lease is not None and not leased.is_durable:  # it arrives unless the host dies, with its groups
-            self._connection.notify("ack_lease", {"lease": lease})
-        elif lease is not None:
-            lost = await _finish(self._acknowledge(lease))
+        if leased.lease is not None:
+            comes_back = arguments.get("group_status", "completed") != "completed"
+            lost = await self.consume(leased.lease, comes_back=comes_back)
             for drawn in samples.values() if lost else ():
                 drawn[:] = [sample for sample in drawn if sample.info.uid not in lost]
         return samples
+
+    async def consume(self, lease: int, *, comes_back: bool = False) -> Sequence[int]:
+        """Acknowledge a lease whose groups were taken; return those that were delivered to another client meanwhile.
+
+        Args:
+            lease: the lease.
+            comes_back: whether the groups are put again, perhaps by another client: then the host must know of the take.
+
+        """
+        if self._is_durable or comes_back:
+            return await finish(self._acknowledge(lease))
+        self.notify("ack_lease", {"lease": lease})  # it arrives unless the host dies, with its groups
+        return ()
+
+    def notify(self, verb: str, arguments: dict[str, Any]) -> None:
+        """Execute a verb before all later calls, without waiting for it; its errors are ignored."""
+        self._connection.notify(verb, arguments)
 
     async def _acknowledge(self, lease: int) -> Sequence[int]:
         """Consume a lease; return the groups that were delivered to another client, because the host was restarted."""
@@ -255,6 +272,7 @@ class RemoteBuffer:
         leased = reply.lease
         if leased is None:
             raise CorruptData(f"the server replied to {verb} without groups")
+        self._is_durable = leased.is_durable
         try:
             return leased, decode_samples(leased.infos, reply.edits, blobs)
         except BaseException:
@@ -282,7 +300,7 @@ def _missing(samples: Mapping[str, Sequence[Any]], arguments: Mapping[str, Any])
     return {task: n - len(samples[task]) for task, n in wanted.items() if n > len(samples[task])}
 
 
-async def _finish(work: Awaitable[Sequence[int]]) -> Sequence[int]:
+async def finish(work: Awaitable[T]) -> T:
     """Return the result of work that cannot be undone, also if the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -363,7 +381,8 @@ class BlockingRemoteBuffer(BlockingVerbs):
     health = blocking(RemoteBuffer.health)
     ask = blocking(RemoteBuffer.ask)
 
-    def __init__(self, target: RemoteBuffer) -> None:
+    def __init__(self, target: Any) -> None:
+        """Run the verbs of a RemoteBuffer, or of a ShardedBuffer."""
         self._target = target
         self._home = forking.here()
         self._closing = threading.Lock()

@@ -23,6 +23,7 @@ from reroll.remote.groups import as_bytes, decode_put, encode_delivery, encode_i
 from reroll.remote.methods import METHODS
 from reroll.remote.protocol import LeaseReply, Reply
 from reroll.remote.session import Session
+from reroll.remote.shard import ShardVerbs
 from reroll.remote.values import to_bytes
 from reroll.rollout import Status
 from reroll.sample import Sample
@@ -102,6 +103,8 @@ class Dispatcher:
             "to_arrow": self._to_arrow,
             "health": self._health,
         }
+        for name, verb in ShardVerbs(buffer).verbs.items():
+            self._verbs[name] = partial(self._call_shard, verb)
         for name, method in METHODS.items():  # all other methods of the buffer, as they are
             if name not in self._deliveries:
                 self._verbs.setdefault(name, partial(self._call_buffer, method))
@@ -212,6 +215,9 @@ class Dispatcher:
 
     async def _call_buffer(self, method: Callable[..., Awaitable[Any]], request: Request) -> Any:
         return await method(self._buffer, **request.arguments)
+
+    async def _call_shard(self, verb: Callable[..., Awaitable[Any]], request: Request) -> Any:
+        return await verb(**request.arguments)
 
     async def _put(self, request: Request) -> int | None:
         arguments = request.arguments

@@ -26,6 +26,7 @@ from reroll.remote.protocol import (
     protocol_version,
 )
 from reroll.remote.session import Limits, Session
+from reroll.remote.shard import ShardPlace, build_shard, fingerprint_of
 from reroll.remote.values import error_to_bytes, to_value
 from reroll.store import Blob
 
@@ -57,18 +58,21 @@ class BufferHost:
         limits: Limits,
         checkpoints: Path | None = None,
         keep: Callable[[Any], Blob] = lambda blob: blob,
+        place: ShardPlace = ShardPlace(),  # noqa: B008  (immutable)
     ) -> None:
         """Build the buffer.
 
         Args:
-            config: the configuration of the buffer.
+            config: the configuration of the whole buffer.
             carrier: moves frames to the clients; it calls `receive` for each message that arrives.
             limits: limits on clients.
             checkpoints: directory in which clients may save and resume; None forbids both.
             keep: converts a frame that arrived into bytes that may be kept.
+            place: which shard of the whole buffer this is.
 
         """
-        self.buffer = config.build()
+        self.config, self.buffer = build_shard(config, place)
+        self.place = place
         self.sessions: dict[bytes, Session] = {}
         self.malformed = 0
         """Messages that could not be decoded."""
@@ -79,14 +83,20 @@ class BufferHost:
         self._carrier = carrier
         self._limits = limits
         self._keep = keep
-        self._dispatcher = Dispatcher(config, self.buffer, checkpoints, self._facts)
+        self._fingerprint = fingerprint_of(config)
+        self._dispatcher = Dispatcher(self.config, self.buffer, checkpoints, self._facts)
         self.services = self._dispatcher.services
         self._unsent: list[Session] = []
         self._chores: set[asyncio.Future[None]] = set()
         self._logged_at: dict[str, float] = {}
 
     def _facts(self) -> dict[str, Any]:
-        return {"clients": len(self.sessions), "malformed": self.malformed}
+        return {
+            "clients": len(self.sessions),
+            "malformed": self.malformed,
+            "shard": str(self.place),
+            "config": self._fingerprint,
+        }
 
     async def close(self) -> None:
         """Stop the services, close the buffer, and send the last replies: waiting calls raise Closed."""

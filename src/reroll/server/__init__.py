@@ -16,13 +16,14 @@ except ImportError as error:
 
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, overload
 
 from reroll.errors import InvalidArgument
 from reroll.remote.client import BlockingRemoteBuffer, RemoteBuffer
 from reroll.remote.connection import Connection
 from reroll.remote.malloc import keep_freed_memory
 from reroll.remote.session import Limits
+from reroll.remote.sharded import ShardedBuffer
 from reroll.server.auth import keygen, read_key_pair, read_public_key
 from reroll.server.server import Server
 from reroll.server.socket import ClientSocket, checked_address
@@ -33,6 +34,7 @@ __all__ = [
     "Limits",
     "RemoteBuffer",
     "Server",
+    "ShardedBuffer",
     "connect",
     "connect_blocking",
     "keep_freed_memory",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 
+@overload
 def connect(
     address: str,
     *,
@@ -48,11 +51,31 @@ def connect(
     heartbeat_s: float = 1.0,
     patience_s: float = 60.0,
     deadline_s: float | None = None,
-) -> RemoteBuffer:
+) -> RemoteBuffer: ...
+@overload
+def connect(
+    address: list[str] | tuple[str, ...],
+    *,
+    key: str | PathLike[str] | None = None,
+    server_key: str | PathLike[str] | None = None,
+    heartbeat_s: float = 1.0,
+    patience_s: float = 60.0,
+    deadline_s: float | None = None,
+) -> ShardedBuffer: ...
+def connect(
+    address: str | list[str] | tuple[str, ...],
+    *,
+    key: str | PathLike[str] | None = None,
+    server_key: str | PathLike[str] | None = None,
+    heartbeat_s: float = 1.0,
+    patience_s: float = 60.0,
+    deadline_s: float | None = None,
+) -> RemoteBuffer | ShardedBuffer:
     """Return a client of the server at an address, for asyncio; it connects with its first call.
 
     Args:
-        address: `tcp://host:port` or `ipc://path`.
+        address: `tcp://host:port` or `ipc://path`; or a list of them, for servers that are the shards of one buffer. Its
+            first call raises InvalidArgument if they are not, or have different configurations.
         key: file with the key pair of this client.
         server_key: the public key of the server, or its file.
         heartbeat_s: seconds between two heartbeats.
@@ -74,20 +97,30 @@ def connect(
         if not seconds > 0:
             raise InvalidArgument(f"{name} must be above 0, not {seconds}")
     deadline_of(deadline_s, "deadline_s")
-    dial = partial(
-        ClientSocket,
-        address=checked_address(address),
-        pair=None if key is None else read_key_pair(key),
-        server_key=None if server_key is None else read_public_key(server_key),
-        heartbeat_s=heartbeat_s,
-    )
-    return RemoteBuffer(
-        lambda: Connection(
-            dial, address, heartbeat_s=heartbeat_s, patience_s=patience_s, deadline_s=deadline_s
+    pair = None if key is None else read_key_pair(key)
+    public = None if server_key is None else read_public_key(server_key)
+
+    def client(one: str) -> RemoteBuffer:
+        dial = partial(
+            ClientSocket,
+            address=checked_address(one),
+            pair=pair,
+            server_key=public,
+            heartbeat_s=heartbeat_s,
         )
-    )
+        return RemoteBuffer(
+            lambda: Connection(
+                dial, one, heartbeat_s=heartbeat_s, patience_s=patience_s, deadline_s=deadline_s
+            )
+        )
+
+    if isinstance(address, str):
+        return client(address)
+    if not address:
+        raise InvalidArgument("address must name at least one server, not []")
+    return ShardedBuffer([client(one) for one in address])
 
 
-def connect_blocking(address: str, **options: Any) -> BlockingRemoteBuffer:
+def connect_blocking(address: str | list[str] | tuple[str, ...], **options: Any) -> BlockingRemoteBuffer:
     """Return a client for threads: the same verbs without `await`. Arguments and errors are those of `connect`."""
     return BlockingRemoteBuffer(connect(address, **options))

@@ -18,6 +18,7 @@ from reroll.errors import InvalidConfig
 from reroll.remote.dispatcher import Service
 from reroll.remote.host import BufferHost
 from reroll.remote.session import Limits
+from reroll.remote.shard import ShardPlace
 from reroll.server.auth import (
     HANDSHAKES_AT,
     Authenticator,
@@ -56,6 +57,7 @@ class Server:
         allow: str | PathLike[str] | None = None,
         limits: Limits | None = None,
         checkpoints: str | PathLike[str] | None = None,
+        shard: str | None = None,
     ) -> None:
         """Create a server; `await start()` or `async with` starts it.
 
@@ -66,9 +68,11 @@ class Server:
             allow: file with the public keys of permitted clients, one on each line.
             limits: limits on clients.
             checkpoints: directory in which clients may `save` and `resume`; None forbids both.
+            shard: this server's part of the buffer, such as "0/2": the first of two. All get the same `config`.
 
         Raises:
-            InvalidConfig: the address is invalid, or other hosts can reach it and there are no keys.
+            InvalidConfig: the address is invalid, other hosts can reach it and there are no keys, or the configuration cannot
+                be divided among the shards.
 
         Example:
             `async with Server(ReplayBufferConfig(), "tcp://127.0.0.1:5555") as server: ...`
@@ -89,14 +93,15 @@ class Server:
         self._limits = limits or Limits()
         self._bind = bind
         self._home = forking.here()
-        self.config = config
         self.host = BufferHost(
             config,
             self,
             limits=self._limits,
             checkpoints=None if checkpoints is None else Path(checkpoints),
             keep=frame_to_blob,
+            place=ShardPlace() if shard is None else ShardPlace.read(shard),
         )
+        self.config = self.host.config
         self.buffer = self.host.buffer
         self.denials = DenialLog()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None

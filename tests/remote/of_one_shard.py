@@ -1,0 +1,50 @@
+"""Conformance tests of what holds within a shard only: order, uids, and parts that are enough for one buffer."""
+
+_BY_REASON = {
+    "order": (
+        "test_the_order_of_samplers",
+        "test_stalest_first_mixes_derived_and_told_staleness",
+        "test_an_aborted_group_is_out_until_it_is_put_again",
+        "test_priorities_can_change",
+        "test_takers_of_one_pool_keep_their_order",
+        "test_takers_of_several_tasks_do_not_lock_each_other_out",
+        "test_a_late_comer_does_not_overtake",
+        "test_a_taker_is_behind_in_one_of_its_tasks",
+        "test_set_sampler_changes_the_share_of_a_mixture",
+        "test_initial_priority_max_follows_the_largest_that_is_there",
+        "test_shuffled_epochs_repeat_nothing_and_change_their_order",
+    ),
+    "uids": (
+        "test_a_forgotten_group_is_deleted_and_new_when_it_comes_back",
+        "test_uids_count_from_one_and_are_never_used_again",
+        "test_the_same_put_id_stores_once",
+        "test_a_stale_group_that_nobody_rolls_again_is_dropped",
+        "test_query_finds_orders_and_limits",
+    ),
+    "parts of one or two": (
+        "test_patch_many_changes_nothing_if_one_patch_is_wrong",
+        "test_a_closed_limiter_looks_empty",
+        "test_what_can_never_be_met_is_refused_at_once",
+        "test_a_request_is_not_refused_that_can_be_met",
+        "test_a_group_that_comes_back_and_is_evicted_at_once_leaves_the_others_alone",
+        "test_only_the_newest_rejected_groups_stay",
+        "test_every_group_is_in_one_bucket",
+        "test_on_drop_reports_groups_that_a_newcomer_evicts",
+        "test_a_put_waits_for_room",
+        "test_only_completed_groups_wait",
+        "test_a_remover_makes_room",
+        "test_the_remover_may_choose_the_newcomer",
+        "test_a_queue_limiter_is_refunded_what_was_never_taken",
+        "test_max_bytes_bounds_the_whole",
+        "test_tasks_have_their_own_settings",
+        "test_producers_are_held_back_in_order",
+        "test_groups_of_other_statuses_pass_a_waiting_producer",
+        "test_whatever_makes_room_wakes_a_producer",
+        "test_a_group_that_becomes_stale_while_its_put_waits_expires",
+        "test_a_put_whose_id_is_stored_meanwhile_needs_no_room",
+        "test_close_wakes_everybody",
+        "test_producers_and_consumers_lose_and_double_nothing",
+    ),
+}
+
+OF_ONE_SHARD = [name for names in _BY_REASON.values() for name in names]
