@@ -68,6 +68,7 @@ def mutated(data: bytes, random_: random.Random) -> bytes:
 
 def use(group: RolloutGroup) -> None:
     """Read everything that a group has."""
+    group.check()
     list(group)
     repr(group)
     for name in group.column_names:
@@ -185,7 +186,7 @@ def forged(group=GROUPS[1], meta=None, **numbers) -> bytes:
         forged(meta=[None, None, None, None, None, [[1, 5]]]),
         forged(meta=[None, None, None, None, None, [[1]]]),
         forged(meta=[None, None, None, None, None, [[1, -1]]]),
-        forged(meta=[None] * 7 + [[["a", "<i4", [2**30, 2**30], [2**39]]]]),
+        forged(meta=[None] * 7 + [[["a", "<i2", [2**30, 2**30], [2**39]]]]),
         forged(meta=[None] * 7 + [[["a", "|O8", [], None]]]),
         forged(meta=[None] * 7 + [[["a", "<U0", [], None]]]),
         forged(meta=[None] * 7 + [[["a", "=ff", [], None]]]),

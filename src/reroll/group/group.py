@@ -2,8 +2,8 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, repeat
-from math import isnan
+from itertools import chain
+from math import isfinite, isnan
 from operator import is_
 from typing import Any, Final, Self, overload
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from reroll.codec import RefReader, RefWriter, decode, encode
 from reroll.errors import CorruptData, InvalidArgument, UnsupportedFormat, shown
 from reroll.group import build
-from reroll.group.build import Draft, Encoded, is_plain, parts_of, set_columns
+from reroll.group.build import Draft, Encoded, check_counts, is_plain, parts_of
 from reroll.group.engines import read_response
 from reroll.group.layout import (
     ALIGNMENT,
@@ -24,6 +24,7 @@ from reroll.group.layout import (
     HAS_MASK,
     HAS_OBJECTS,
     INTEGER_REWARDS,
+    NO_VERSION,
     ONE_VERSION,
     ONES_MASK,
     OTHER_REASON,
@@ -43,18 +44,10 @@ from reroll.group.layout import (
     flags_of,
     with_number,
 )
-from reroll.rollout import (
-    STATE_SLOTS,
-    GroupSummary,
-    Member,
-    Rollout,
-    Status,
-    VersionRuns,
-    combine,
-    combine_statuses,
-)
+from reroll.rollout import STATE_SLOTS, GroupSummary, Rollout, Status, VersionRuns
+from reroll.rollout.adapters import read_integer
 from reroll.rollout.rules import Invalid, find_invalid
-from reroll.rollout.summary import count_value
+from reroll.rollout.summary import count_value, measure
 
 _NO_VERSIONS: Final = VersionRuns()
 _SLOT_OF: Final = {slot.removeprefix("_"): slot for slot in STATE_SLOTS}
@@ -80,21 +73,24 @@ class RolloutGroup(Sequence[Rollout]):
     _objects: dict[str, list[Any]]
     _rollouts: list[Rollout] | None
     _states: list[tuple[Any, ...]] | None
+    """Of the rollouts as they were made; None if their values may change without an assignment."""
     _summary: GroupSummary | None
 
     def __init__(self, rollouts: Iterable[Rollout]) -> None:
         """Make a group of rollouts, as `of` does."""
+        self._rollouts = self._states = None
         self._set(build.from_rollouts(list(rollouts)))
 
     @classmethod
     def _of(cls, encoded: Encoded) -> Self:
         self = cls.__new__(cls)
+        self._rollouts = self._states = None
         self._set(encoded)
         return self
 
     def _set(self, encoded: Encoded) -> None:
         self._head, self._data, self._body, self._objects = encoded
-        self._rollouts = self._states = self._summary = None
+        self._summary = None
 
     # --- making
 
@@ -253,6 +249,8 @@ class RolloutGroup(Sequence[Rollout]):
 
         Cost: O(bytes) for the checksums, about 1 ns for 64 bytes; the head is taken apart when it is first needed.
 
+        Bytes with the right checksums are trusted; call `check` on a group that another program may have written.
+
         Args:
             head: the head.
             body: the columns; the group keeps this buffer, so it must not change.
@@ -261,19 +259,21 @@ class RolloutGroup(Sequence[Rollout]):
             refs: returns the Ray references that the group holds.
 
         Raises:
-            CorruptData: bytes were cut or altered, or disagree with each other.
+            CorruptData: bytes were cut or altered.
             UnsupportedFormat: another format, or a type that this process did not register.
 
         """
         flags = check_frames(head, body, check_body=check_body)
         if (objects is not None) != bool(flags & HAS_OBJECTS):
             raise CorruptData("objects of a group are missing, or do not belong to it; use another copy")
-        self = cls.__new__(cls)
-        self._data, self._body, self._objects = head, _aligned(body), {}
-        self._head = self._rollouts = self._states = self._summary = None
+        self = cls._of(Encoded(None, head, _aligned(body), {}))
         if objects is not None:
             self._objects = _read_objects(decode(objects, refs=refs), len(self))
         return self
+
+    def check(self) -> None:
+        """Compare the head with itself: lengths, names, types, sums. Raises CorruptData. O(members)."""
+        self._read().check()
 
     def frames(self, *, refs: RefWriter | None = None) -> tuple[Bytes, Bytes, bytes | None]:
         """Return head, body, and the values that are not plain as bytes: what `open` takes.
@@ -309,14 +309,17 @@ class RolloutGroup(Sequence[Rollout]):
             if all(map(is_, chain.from_iterable(self._states), chain.from_iterable(now))):
                 return
             self._states = None  # arrays that were assigned may be written to at any time
-        encoded = build.from_rollouts(self._rollouts)
-        task_name = None if self._head is None else self._head.meta.task_name
+        self._set(self._rebuilt(self._rollouts))
+
+    def _rebuilt(self, rollouts: Sequence[Rollout]) -> Encoded:
+        """Return the group of other rollouts; the task stays."""
+        encoded = build.from_rollouts(rollouts)
+        task_name = (self._head or Head.read(self._data)).meta.task_name
         if task_name is not None:
             draft = Draft.of(encoded)
             draft.head.meta.task_name = task_name
             encoded = draft.finish()
-        self._head, self._data, self._body, self._objects = encoded
-        self._summary = None
+        return encoded
 
     @property
     def head(self) -> Bytes:
@@ -339,6 +342,15 @@ class RolloutGroup(Sequence[Rollout]):
     def uid(self, uid: int | None) -> None:
         self._set_ids(uid, self.checkout)
 
+    @property
+    def checkout(self) -> str | None:
+        """The checkout that all members carry; see `Rollout.checkout`."""
+        return self._read().meta.checkout
+
+    @checkout.setter
+    def checkout(self, checkout: str | None) -> None:
+        self._set_ids(self.uid, checkout)
+
     def assign(self, uid: int) -> None:
         """Set the uid and clear the checkout, in place, as `put` does. A few microseconds."""
         self._set_ids(uid, None)
@@ -349,25 +361,19 @@ class RolloutGroup(Sequence[Rollout]):
             raise InvalidArgument(f"uid must be a positive integer or None, not {shown(uid)}")
         self._sync()
         if checkout is None and not flags_of(self._data) & OWN_IDS:
-            self._data, self._head = with_number(self._data, UID_AT, number), None
+            self._data = with_number(self._data, UID_AT, number)
+            if self._head is not None:  # a copy, since other groups may share it
+                self._head = copy.copy(self._head)
+                self._head.uid = number
         else:
             draft, count = Draft.of(self._encoded()), len(self)
-            draft.uids([uid] * count)
-            draft.shared("checkout", [checkout] * count)
-            self._head, self._data, self._body, self._objects = draft.finish()
+            draft.ids("group_uid", [uid] * count)
+            draft.ids("checkout", [checkout] * count)
+            self._set(draft.finish())
         for rollout in self._rollouts or ():
             rollout.group_uid, rollout.checkout = uid, checkout
         if self._states is not None and self._rollouts is not None:
             self._states = [rollout.state() for rollout in self._rollouts]
-
-    @property
-    def checkout(self) -> str | None:
-        """The checkout that all members carry; see `Rollout.checkout`."""
-        return self._read().meta.checkout
-
-    @checkout.setter
-    def checkout(self, checkout: str | None) -> None:
-        self._set_ids(self.uid, checkout)
 
     @property
     def task_name(self) -> str | None:
@@ -378,19 +384,19 @@ class RolloutGroup(Sequence[Rollout]):
     def task_name(self, task_name: str | None) -> None:
         draft = Draft.of(self._encoded())
         draft.head.meta.task_name = task_name
-        self._head, self._data, self._body, self._objects = draft.finish()
+        self._set(draft.finish())
 
     @property
     def group_id(self) -> Any:
         """The first group_id that a member has."""
-        head = self._read()
-        found = head.values_of("group_id") or self._objects.get("group_id") or [head.meta.group_id]
+        meta = self._read().meta
+        found = meta.fields.get("group_id") or self._objects.get("group_id") or [meta.group_id]
         return next((each for each in found if each is not None), None)
 
     @property
     def status(self) -> Status:
         """COMPLETED if all members are, else the worst status that a member has."""
-        return combine_statuses(self.statuses)
+        return STATUSES[self._read().status]
 
     @property
     def statuses(self) -> list[Status]:
@@ -405,23 +411,22 @@ class RolloutGroup(Sequence[Rollout]):
     @property
     def version(self) -> int | None:
         """The oldest version of all response tokens, None without versions."""
-        return min((version for runs in self._read().runs() for version in runs[::2]), default=None)
+        return _known(self._read().version)
 
     @property
     def newest_version(self) -> int | None:
         """The newest version of all response tokens, None without versions."""
-        return max((version for runs in self._read().runs() for version in runs[::2]), default=None)
+        return _known(self._read().newest)
 
     @property
     def staleness(self) -> int:
         """The largest staleness that a member states."""
-        head = self._read()
-        return head.staleness if head.meta.staleness is None else max(head.meta.staleness)
+        return self._read().staleness
 
     @property
     def num_tokens(self) -> int:
         """The tokens of all members, prompts included."""
-        return sum(self._read().member_tokens())
+        return self._read().num_tokens
 
     @property
     def nbytes(self) -> int:
@@ -443,38 +448,50 @@ class RolloutGroup(Sequence[Rollout]):
             InvalidArgument: only a part of a response has versions.
 
         """
-        self._sync()
-        if self._summary is None:
-            self._summary = self._summarized()
-        return self._summary
-
-    def _summarized(self) -> GroupSummary:
         head = self._read()
-        runs_of, trainable, lengths = head.runs(), head.trainable(), head.lengths
-        staleness = head.meta.staleness or [head.staleness] * len(lengths)
-        scores, tokens = head.scores(), head.member_tokens()
-        members = []
-        for place, runs in enumerate(runs_of):
-            counts: dict[int, int] = {}
-            for version, count in zip(runs[::2], runs[1::2], strict=True):
-                counts[version] = counts.get(version, 0) + count
-            stamped, length = sum(counts.values()), lengths[place]
-            if 0 < stamped < length:
-                raise InvalidArgument(
-                    f"rollout {place}: response_model_steps has {stamped} entries, but response_ids has {length}; give one "
-                    f"per response token, or put with model_step to fill it up"
-                )
-            status = STATUSES[head.statuses[place]]
-            members.append(
-                Member(
-                    *(status, staleness[place], scores[place], tokens[place], 0),
-                    *(counts, trainable[place], max(0, length)),
-                )
-            )
-        found = combine(members, self.group_id)
-        found.num_bytes = self.nbytes + sum(map(count_value, self._objects.values()))
-        found.prompt_tokens = sum([max(0, size) for size in head.prompt_lengths()])
-        return found
+        if self._summary is not None:
+            return self._summary
+        lengths, scores, count = head.lengths, head.scores(), len(head.lengths)
+        if head.flags & ONE_VERSION or head.meta.versions is None:
+            version = _known(head.version)
+            tokens = {} if version is None else {version: head.response_tokens}
+            versions = tuple([version if length > 0 else None for length in lengths])
+        else:
+            tokens, versions = {}, tuple([min(runs[::2], default=None) for runs in head.meta.versions])
+            for place, runs in enumerate(head.meta.versions):
+                stamped, length = sum(runs[1::2]), lengths[place]
+                if 0 < stamped < length:
+                    raise InvalidArgument(
+                        f"rollout {place}: response_model_steps has {stamped} entries, but response_ids has {length}; give "
+                        f"one per response token, or put with model_step to fill it up"
+                    )
+                for version, number in zip(runs[::2], runs[1::2], strict=True):
+                    tokens[version] = tokens.get(version, 0) + number
+        trainable = versions
+        if head.meta.trainable is not None or head.meta.versions is not None:
+            newest = tuple(head.member_trainable())
+            trainable = versions if newest == versions else newest
+        is_scored = scores.count(None) < count
+        self._summary = GroupSummary(
+            status=STATUSES[head.status],
+            group_id=self.group_id,
+            version=_known(head.version),
+            newest_version=_known(head.newest),
+            staleness=head.staleness,
+            num_rollouts=count,
+            num_tokens=head.num_tokens,
+            num_bytes=self.nbytes + sum(map(count_value, self._objects.values())),
+            reward_mean=head.reward_mean if is_scored else None,
+            reward_std=head.reward_std if is_scored else None,
+            version_tokens=tokens,
+            member_versions=versions,
+            member_newest_trainable=trainable,
+            member_tokens=tuple(head.member_tokens()),
+            member_staleness=tuple(head.member_staleness()),
+            measure=measure([max(0, length) for length in lengths], scores),
+            prompt_tokens=head.prompt_tokens * (count if head.flags & SHARED_PROMPT else 1),
+        )
+        return self._summary
 
     def find_invalid(self) -> list[Invalid]:
         """Return the members with a reward that is not finite, or NaN as log-probability of a trained token, and why.
@@ -482,12 +499,12 @@ class RolloutGroup(Sequence[Rollout]):
         Cost: one pass over the log-probabilities, 0.2 ns a token. FAILED members are not trained and pass.
         """
         head = self._read()
-        rewards, logprobs = self._objects.get("reward") or head.values_of("reward"), self.logprobs
-        if rewards is None and not np.isinf(head.rewards).any():
-            held = self.column("logprobs") if head.column("logprobs") is not None else logprobs
-            if held is None or not len(held) or not np.isnan(np.minimum.reduce(held)):
-                return []
-        return find_invalid(copy.copy(self))
+        is_fine = "reward" not in head.meta.fields and "reward" not in self._objects
+        is_fine &= isfinite(sum([number for number in head.rewards if not isnan(number)]))
+        if is_fine and "logprobs" in head.spans():
+            logprobs = self._column("logprobs")
+            is_fine = not len(logprobs) or not isnan(np.minimum.reduce(logprobs))
+        return [] if is_fine else find_invalid(copy.copy(self))
 
     # --- columns
 
@@ -509,29 +526,25 @@ class RolloutGroup(Sequence[Rollout]):
     @property
     def prompt_ids(self) -> npt.NDArray[np.int32]:
         """The prompt that all members share, or the prompts of all members one after the other."""
-        return np.frombuffer(self._body, np.int32, self._read().prompt_tokens)
+        return self._column("prompt_ids")
 
     @property
     def response_ids(self) -> npt.NDArray[np.int32]:
         """The response tokens of all members, one after the other."""
-        head = self._read()
-        return np.frombuffer(self._body, np.int32, _tokens(head), head.spans().response)
+        return self._column("response_ids")
 
     @property
     def logprobs(self) -> npt.NDArray[np.float32] | None:
         """One log-probability per response token; None unless every member has them."""
-        head = self._read()
-        if not head.flags & HAS_LOGPROBS:
-            return None
-        return np.frombuffer(self._body, np.float32, _tokens(head), head.spans().logprobs)
+        return self._column("logprobs") if self._read().flags & HAS_LOGPROBS else None
 
     @property
     def response_mask(self) -> npt.NDArray[np.uint8] | None:
         """One zero or one per response token; None unless every member has a mask."""
         head = self._read()
-        if head.flags & HAS_MASK:
-            return np.frombuffer(self._body, np.uint8, _tokens(head), head.spans().mask)
-        return _ones(_tokens(head)) if head.flags & ONES_MASK else None
+        if head.flags & ONES_MASK:
+            return _ones(head.response_tokens)
+        return self._column("response_mask") if head.flags & HAS_MASK else None
 
     @property
     def column_names(self) -> list[str]:
@@ -548,13 +561,14 @@ class RolloutGroup(Sequence[Rollout]):
             InvalidArgument: the group has no such column.
 
         """
-        head = self._read()
-        column = head.column(name)
-        if column is None:
+        if name not in self.column_names:
             raise InvalidArgument(
                 f"group has no column {name!r}; its further columns are: {', '.join(self.column_names)}"
             )
-        return head.read_column(column, self._body, head.column_spans()[name][0])
+        return self._column(name)
+
+    def _column(self, name: str) -> Array:
+        return self._read().column(name, self._body)
 
     def to_torch(self) -> dict[str, Any]:
         """Return lengths, rewards and all columns as tensors, by name; copies, which may be written to.
@@ -565,18 +579,15 @@ class RolloutGroup(Sequence[Rollout]):
         """
         import torch  # noqa: PLC0415  (optional)
 
-        names = (
-            "lengths",
-            "prompt_lengths",
-            "rewards",
-            "prompt_ids",
-            "response_ids",
-            "logprobs",
-            "response_mask",
-        )
-        arrays = {name: found for name in names if (found := getattr(self, name)) is not None}
+        arrays: dict[str, Any] = {
+            "lengths": self.lengths,
+            "prompt_lengths": self.prompt_lengths,
+            "rewards": self.rewards,
+        }
+        arrays |= {"prompt_ids": self.prompt_ids, "response_ids": self.response_ids}
+        arrays |= {"logprobs": self.logprobs, "response_mask": self.response_mask}
         arrays |= {name: self.column(name) for name in self.column_names}
-        return {name: torch.from_numpy(found.copy()) for name, found in arrays.items()}
+        return {name: torch.from_numpy(found.copy()) for name, found in arrays.items() if found is not None}
 
     # --- changed copies
 
@@ -585,7 +596,10 @@ class RolloutGroup(Sequence[Rollout]):
 
     def __copy__(self) -> Self:
         """Return a group that shares bytes and objects, but no rollouts that were made."""
-        return self._of(Encoded(self._read(), self._data, self._body, self._objects))
+        self._sync()
+        made = self._of(Encoded(self._head, self._data, self._body, self._objects))
+        made._summary = self._summary  # noqa: SLF001
+        return made
 
     def stamped(self, model_step: int) -> Self:
         """Return the group with this version for response tokens that have none; itself if all have one.
@@ -596,13 +610,13 @@ class RolloutGroup(Sequence[Rollout]):
             InvalidArgument: `model_step` is no integer.
 
         """
-        step, head = _step(model_step), self._read()
+        step, head = read_integer("model_step", model_step), self._read()
         if head.flags & ONE_VERSION or all(
             sum(runs[1::2]) >= length for runs, length in zip(head.runs(), head.lengths, strict=True)
         ):
             return self
         draft = Draft.of(self._encoded())
-        draft.stamp(step, self._member_masks())
+        draft.stamp(step, self._masks())
         return self._of(draft.finish())
 
     def with_staleness(self, staleness: int | Sequence[int | None]) -> Self:
@@ -611,22 +625,18 @@ class RolloutGroup(Sequence[Rollout]):
         Cost: a few microseconds, and a new head where members differ; the body is shared.
         """
         self._sync()
-        if not isinstance(staleness, int):
-            first = staleness[0]
-            if first is None or staleness.count(first) != len(staleness):
-                head, draft = self._read(), Draft.of(self._encoded())
-                held = head.meta.staleness or [head.staleness] * len(head.lengths)
-                draft.staleness(
-                    [old if new is None else new for old, new in zip(held, staleness, strict=True)]
-                )
-                return self._of(draft.finish())
-            staleness = first
-        if flags_of(self._data) & OWN_STALENESS:
-            draft = Draft.of(self._encoded())
-            draft.staleness([staleness] * len(self))
-            return self._of(draft.finish())
-        data = with_number(self._data, STALENESS_AT, staleness)
-        return self._of(Encoded(None, data, self._body, self._objects))
+        given = [staleness] if isinstance(staleness, int) else staleness
+        first = given[0]
+        is_same = first is not None and given.count(first) == len(given)
+        if is_same and not flags_of(self._data) & OWN_STALENESS:
+            head, data = copy.copy(self._head), with_number(self._data, STALENESS_AT, first or 0)
+            if head is not None:
+                head.staleness = first or 0
+            return self._of(Encoded(head, data, self._body, self._objects))
+        draft, held = Draft.of(self._encoded()), self._read().member_staleness()
+        given = given if len(given) == len(held) else list(given) * len(held)
+        draft.staleness([old if new is None else new for old, new in zip(held, given, strict=True)])
+        return self._of(draft.finish())
 
     def expired(self, staleness: Mapping[int, int]) -> Self:
         """Return the group with these members EXPIRED: without response, as `expire` leaves a Rollout.
@@ -641,10 +651,7 @@ class RolloutGroup(Sequence[Rollout]):
         for place, value in staleness.items():
             members[place].clear_response()
             members[place].status, members[place].seq_staleness = Status.EXPIRED, value
-        made = self._of(build.from_rollouts(members))
-        if self.task_name is not None:
-            made.task_name = self.task_name
-        return made
+        return self._of(self._rebuilt(members))
 
     def select(self, columns: Sequence[str] | None) -> Self:
         """Return the group without the further columns that are not named; None keeps all.
@@ -683,12 +690,9 @@ class RolloutGroup(Sequence[Rollout]):
 
         """
         count, draft = len(self), Draft.of(self._encoded())
-        named = {"rewards": rewards, "finish_reasons": finish_reasons, **(fields or {})}
-        for name, values in named.items():
-            if values is not None and (isinstance(values, str | Mapping) or len(values) != count):
-                raise InvalidArgument(
-                    f"{name} must have one entry per member, {count} of them, not {shown(values)}"
-                )
+        check_counts(
+            {"rewards": rewards, "finish_reasons": finish_reasons, **(fields or {})}, count, "member"
+        )
         if rewards is not None:
             draft.rewards(rewards.tolist() if isinstance(rewards, np.ndarray) else rewards)
         if status is not None:
@@ -697,15 +701,12 @@ class RolloutGroup(Sequence[Rollout]):
             draft.finish_reasons(finish_reasons)
         if staleness is not None:
             stated = staleness if isinstance(staleness, Sequence) else [staleness] * count
-            if len(stated) != count:
-                raise InvalidArgument(
-                    f"staleness must be one for all members, or {count} of them, not {shown(stated)}"
-                )
-            draft.staleness([_step(each) for each in stated])
+            check_counts({"staleness": stated}, count, "member")
+            draft.staleness([read_integer("staleness", each) for each in stated])
         if model_step is not None:
-            draft.stamp(_step(model_step), self._member_masks())
-        build.set_fields(draft, fields or {})
-        set_columns(draft, columns or {})
+            draft.stamp(read_integer("model_step", model_step), self._masks())
+        draft.set_fields(fields or {})
+        draft.set_columns(columns or {})
         return self._of(draft.finish())
 
     def extended(
@@ -742,11 +743,7 @@ class RolloutGroup(Sequence[Rollout]):
             "masks": masks,
             "finish_reasons": finish_reasons,
         }
-        for name, values in given.items():
-            if values is not None and len(values) != count:
-                raise InvalidArgument(
-                    f"{name} must have one entry per member, {count} of them, not {shown(values)}"
-                )
+        check_counts(given, count, "member")
         members = list(copy.copy(self))
         grown = [tokens is not None and len(tokens) > 0 for tokens in responses]
         for place in [place for place in range(count) if grown[place]]:
@@ -760,33 +757,33 @@ class RolloutGroup(Sequence[Rollout]):
             except InvalidArgument as error:
                 raise InvalidArgument(f"member {place}: {error}") from error
         reasons = [None] * count if finish_reasons is None else finish_reasons
-        found, errors = build.read_statuses(status, None if finish_reasons is None else reasons, count)
+        found, errors = build.read_statuses(status, finish_reasons, count)
         for place, member in enumerate(members):
             if status is not None or (grown[place] if finish_reasons is None else reasons[place] is not None):
-                member.status = found[place]
-                member.error_msg = errors[place]
+                member.status, member.error_msg = found[place], errors[place]
             if reasons[place] is not None:
                 member.finish_reason = reasons[place]
-        return self._of(build.from_rollouts(members))
+        return self._of(self._rebuilt(members))
 
     # --- rollouts
 
-    def _member_masks(self) -> list[Any]:
-        mask, head = self.response_mask, self._read()
+    def _masks(self) -> list[Any]:
+        """Return the mask of each member, None where absent."""
+        head, mask = self._read(), self.response_mask
         if mask is not None:
             return parts_of(mask, bounds_of(head.lengths))
-        return self._field_column("response_mask") or [None] * len(head.lengths)
+        return self._parts("response_mask") or [None] * len(head.lengths)
 
-    def _field_column(self, name: str) -> list[Any] | None:
-        """Return the arrays of each member of a further column, None where absent; None if the group has no such column."""
+    def _parts(self, name: str) -> list[Any] | None:
+        """Return the array of each member of a further column, None where absent, True where derived."""
         head = self._read()
-        column = head.column(name)
+        column = next((each for each in head.meta.columns if each.name == name), None)
         if column is None:
             return None
-        parts: list[Any] = parts_of(self.column(name), bounds_of(column.entries_of(head.lengths)))
+        parts: list[Any] = parts_of(self._column(name), bounds_of(column.entries_of(head.lengths)))
         for place, size in enumerate(column.lengths or ()):
             if size < 0:
-                parts[place] = True if size < -1 else None  # True: derived
+                parts[place] = True if size < -1 else None
         return parts
 
     def _reasons(self, head: Head) -> Sequence[Any]:
@@ -799,80 +796,60 @@ class RolloutGroup(Sequence[Rollout]):
         """Return the rollouts, made once."""
         if self._rollouts is None:
             head = self._read()
-            is_fixed = not self._objects and not any(
-                type(value) in (list, dict) for value in chain.from_iterable(head.meta.fields.values())
-            )
+            held = chain.from_iterable(head.meta.fields.values())
+            is_fixed = not self._objects and not any(type(value) in (list, dict) for value in held)
             if not is_fixed:  # rollouts may change these values, and other groups share the head
                 head = self._head = Head.read(self._data)
-            self._rollouts = list(map(Rollout.from_state, zip(*self._slots(head).values(), strict=True)))
-            self._states = [rollout.state() for rollout in self._rollouts] if is_fixed else None
+            states = list(zip(*self._slots(head), strict=True))
+            self._rollouts = list(map(Rollout.from_state, states))
+            self._states = states if is_fixed else None
         return self._rollouts
 
-    def _slots(self, head: Head) -> dict[str, Iterable[Any]]:
-        """Return the values of all members by slot of Rollout."""
-        lengths, flags, meta, count = head.lengths, head.flags, head.meta, len(head.lengths)
-        slots: dict[str, Iterable[Any]] = {slot: repeat(None, count) for slot in STATE_SLOTS}
-        bounds, is_partial = bounds_of(lengths), min(lengths) < 0
-
-        def split(flat: Array) -> list[Any]:
-            parts: list[Any] = parts_of(flat, bounds)
-            return (
-                [None if length < 0 else part for part, length in zip(parts, lengths, strict=True)]
-                if is_partial
-                else parts
-            )
-
+    def _slots(self, head: Head) -> Iterable[Sequence[Any]]:
+        """Return the values of all members, by slot of Rollout."""
+        lengths, flags, meta, count, body = head.lengths, head.flags, head.meta, len(head.lengths), self._body
+        slots: dict[str, Sequence[Any]] = dict.fromkeys(STATE_SLOTS, (None,) * count)
+        bounds, gaps = bounds_of(lengths), [place for place, length in enumerate(lengths) if length < 0]
         if flags & SHARED_PROMPT:
-            slots["_prompt_ids"] = repeat(self.prompt_ids, count)
+            slots["_prompt_ids"] = [head.column("prompt_ids", body)] * count
         elif meta.prompts is not None:
             parts = parts_of(self.prompt_ids, bounds_of(meta.prompts))
             slots["_prompt_ids"] = [
                 None if size < 0 else part for size, part in zip(meta.prompts, parts, strict=True)
             ]
-        slots["_response_ids"] = split(self.response_ids)
-        if (logprobs := self.logprobs) is not None:
-            slots["_logprobs"] = split(logprobs)
-        if (mask := self.response_mask) is not None:
-            slots["_response_mask"] = split(mask)
+        for name, flag in _USUAL_COLUMNS:
+            if flag is None or flags & flag:
+                flat = _ones(head.response_tokens) if flag == ONES_MASK else self._column(name)
+                parts = slots[f"_{name}"] = parts_of(flat, bounds)
+                for place in gaps:
+                    parts[place] = None
         if flags & TOKENS_DERIVED:
-            slots["_tokens"] = repeat(True, count)
-        slots["_response_model_steps"] = self._versions(head)
-        slots["_seq_staleness"] = meta.staleness or repeat(head.staleness, count)
+            slots["_tokens"] = (True,) * count
+        slots["_response_model_steps"] = _versions(head)
+        slots["_seq_staleness"] = head.member_staleness()
         slots["_status"] = [STATUSES[code] for code in head.statuses]
-        slots["reward"] = [
-            None if isnan(reward) else int(reward) if flags & INTEGER_REWARDS else reward
-            for reward in head.rewards
-        ]
+        slots["reward"] = head.rewards
+        if flags & INTEGER_REWARDS or isnan(sum(head.rewards)):
+            number = int if flags & INTEGER_REWARDS else float
+            slots["reward"] = [None if isnan(reward) else number(reward) for reward in head.rewards]
         slots["finish_reason"] = self._reasons(head)
-        slots["group_uid"] = repeat(head.uid or None, count)
-        slots["group_id"], slots["checkout"] = repeat(meta.group_id, count), repeat(meta.checkout, count)
+        slots["group_uid"], slots["group_id"] = (head.uid or None,) * count, (meta.group_id,) * count
+        slots["checkout"] = (meta.checkout,) * count
         for name, values in chain(meta.fields.items(), self._objects.items()):
             if name != "finish_reason":
-                slots[_SLOT_OF[name]] = values if len(values) == count else repeat(values[0], count)
-        further: list[dict[str, Any]] = []
+                slots[_SLOT_OF[name]] = values if len(values) == count else values * count
+        further: list[dict[str, Any]] = [{} for _ in lengths] if meta.columns else []
         for column in meta.columns:
-            found = self._field_column(column.name) or []
+            found = self._parts(column.name) or []
             if column.name in _SLOT_OF:
                 slots[_SLOT_OF[column.name]] = found
-            else:
-                further = further or [{} for _ in lengths]
-                for member, part in zip(further, found, strict=True):
-                    if part is not None:
-                        member[column.name] = part
-        if further:
+                continue
+            for member, part in zip(further, found, strict=True):
+                if part is not None:
+                    member[column.name] = part
+        if any(further):
             slots["_columns"] = [member or None for member in further]
-        return slots
-
-    def _versions(self, head: Head) -> list[VersionRuns]:
-        if head.flags & ONE_VERSION and head.version is not None:
-            version = head.version
-            return [
-                _NO_VERSIONS.extended(version, length) if length > 0 else _NO_VERSIONS
-                for length in head.lengths
-            ]
-        if head.meta.versions is None:
-            return [_NO_VERSIONS] * len(head.lengths)
-        return [VersionRuns(zip(runs[::2], runs[1::2], strict=True)) for runs in head.meta.versions]
+        return slots.values()
 
     def __len__(self) -> int:
         return len(self._rollouts) if self._rollouts is not None else len(self._read().lengths)
@@ -889,11 +866,8 @@ class RolloutGroup(Sequence[Rollout]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, RolloutGroup):
-            if (
-                not self._objects
-                and (self.head, self.body) == (other.head, other.body)
-                and not other._objects
-            ):
+            is_same = (self.head, self.body) == (other.head, other.body)
+            if is_same and not self._objects and not other._objects:
                 return True
         elif not isinstance(other, list | tuple):
             return NotImplemented
@@ -906,30 +880,29 @@ class RolloutGroup(Sequence[Rollout]):
         return _reopen, (type(self), bytes(self._data), bytes(self._body), self._objects)
 
     def __repr__(self) -> str:
-        head = self._read()
-        sums = head.sums()
-        counts = {status: self.statuses.count(status) for status in dict.fromkeys(self.statuses)}
-        parts = [f"{count} {status.value}" for status, count in counts.items()]
-        parts.append(f"{sums.num_tokens:,} tokens ({sums.response_tokens:,} of responses)")
-        if self.version is not None:
-            newest = self.newest_version
-            parts.append(
-                f"version {self.version}"
-                if newest == self.version
-                else f"versions {self.version} to {newest}"
-            )
-        if not isnan(sums.reward_mean):
-            parts.append(f"reward {sums.reward_mean:.3g} +- {sums.reward_std:.3g}")
+        head, statuses = self._read(), self.statuses
+        parts = [f"{statuses.count(status)} {status.value}" for status in dict.fromkeys(statuses)]
+        parts.append(f"{head.num_tokens:,} tokens ({head.response_tokens:,} of responses)")
+        if head.version != NO_VERSION:
+            is_one = head.newest == head.version
+            parts.append(f"version {head.version}" if is_one else f"versions {head.version} to {head.newest}")
+        if not isnan(head.reward_mean):
+            parts.append(f"reward {head.reward_mean:.3g} +- {head.reward_std:.3g}")
         parts += [f"columns {', '.join(self.column_names)}"] if self.column_names else []
-        names = [
-            f"{name}={value!r}" for name in ("uid", "group_id") if (value := getattr(self, name)) is not None
-        ]
+        ids = {"uid": self.uid, "group_id": self.group_id}
+        names = [f"{name}={value!r}" for name, value in ids.items() if value is not None]
         return f"<RolloutGroup {' '.join([*names, ''])}{', '.join(parts)}>"
+
+
+_USUAL_COLUMNS: Final = (
+    *(("response_ids", None), ("logprobs", HAS_LOGPROBS)),
+    *(("response_mask", HAS_MASK), ("response_mask", ONES_MASK)),
+)
 
 
 def _reopen(cls: type[RolloutGroup], head: bytes, body: bytes, objects: dict[str, list[Any]]) -> RolloutGroup:
     """Return the group of a copy or a pickle."""
-    return cls._of(Encoded(Head.read(head), head, body, dict(objects)))
+    return cls._of(Encoded(None, head, body, dict(objects)))
 
 
 def _read_objects(objects: Any, count: int) -> dict[str, list[Any]]:
@@ -948,12 +921,23 @@ def _read_objects(objects: Any, count: int) -> dict[str, list[Any]]:
     return objects
 
 
-def _step(model_step: int | None) -> Any:
-    return None if model_step is None else VersionRuns([(model_step, 1)])[0]
+def _versions(head: Head) -> list[VersionRuns]:
+    if head.flags & ONE_VERSION:
+        version = head.version
+        return [
+            _NO_VERSIONS.extended(version, length) if length > 0 else _NO_VERSIONS for length in head.lengths
+        ]
+    if head.meta.versions is None:
+        return [_NO_VERSIONS] * len(head.lengths)
+    return [VersionRuns(zip(runs[::2], runs[1::2], strict=True)) for runs in head.meta.versions]
 
 
-def _tokens(head: Head) -> int:
-    return sum([length for length in head.lengths if length > 0])
+def _step(model_step: int | None) -> int | None:
+    return None if model_step is None else read_integer("model_step", model_step)
+
+
+def _known(version: int) -> int | None:
+    return None if version == NO_VERSION else version
 
 
 def _frozen(array: Array) -> Array:

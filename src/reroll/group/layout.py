@@ -4,16 +4,14 @@ The head is a record of fixed size, then K rewards, lengths, statuses and finish
 everything that is unusual. The body holds columns of tokens, each at a multiple of 16 bytes: `prompt_ids` (once if all
 members share it), `response_ids`, `logprobs`, `response_mask`, then further columns. docs/format.md has the tables.
 
-`Head.write` derives every sum from the arrays, and `Head.read` compares them: bytes that disagree with themselves raise
-CorruptData, also if their checksums are right. Nothing here makes a `Rollout`.
+`Head.read` trusts a head whose checksum is right; `Head.check` compares a head from outside with itself.
 """
 
 import math
-import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from copy import copy
+from functools import cache
 from itertools import accumulate
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -21,9 +19,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from reroll.codec import checksum_of, decode, encode
-from reroll.errors import CorruptData, InvalidArgument, NotStorable, RerollError, UnsupportedFormat, shown
+from reroll.codec import checksum_of
+from reroll.codec.arrays import read_dtype
+from reroll.errors import CorruptData, RerollError, UnsupportedFormat
 from reroll.rollout import Status, combine_statuses, mean_and_std, read_score
+from reroll.rollout.adapters import MOST_TOKENS
 
 Array = npt.NDArray[Any]
 Bytes = bytes | memoryview
@@ -33,7 +33,6 @@ MAGIC: Final = b"rrgp"
 ALIGNMENT: Final = 16
 NO_VERSION: Final = -(1 << 63)
 BOUND: Final = 1 << 62
-MOST_TOKENS: Final = 1 << 40
 
 SHARED_PROMPT, HAS_LOGPROBS, HAS_MASK, ONES_MASK = 1, 2, 4, 8
 ONE_VERSION, TOKENS_DERIVED, INTEGER_REWARDS, HAS_OBJECTS = 16, 32, 64, 128
@@ -42,7 +41,7 @@ _ALL_FLAGS: Final = 1023
 
 STATUSES: Final = tuple(Status)
 STATUS_CODE: Final = {status: code for code, status in enumerate(STATUSES)}
-_COMPLETED: Final = bytes([STATUS_CODE[Status.COMPLETED]])
+_COMPLETED: Final = STATUS_CODE[Status.COMPLETED]
 REASONS: Final = (
     *(None, "stop", "length", "tool_calls", "abort", "error", "eos", "eos_token", "end_turn"),
     *("stop_sequence", "max_tokens", "tool_use", "aborted", "cancelled"),
@@ -51,26 +50,18 @@ REASON_CODE: Final = {reason: code for code, reason in enumerate(REASONS)}
 OTHER_REASON: Final = 255
 """The finish reason of a member is in the field `finish_reason`."""
 
-TOKENS_ABSENT, TOKENS_ARE_DERIVED = -1, -2
-FIELD_COLUMNS: Final = {
-    **dict.fromkeys(("tokens", "input_ids", "labels"), "<i4"),
-    "logprobs": "<f4",
-    "response_mask": "|u1",
+ABSENT, DERIVED = -1, -2
+FIELD_COLUMNS: Final[dict[str, np.dtype[Any]]] = {
+    **dict.fromkeys(("tokens", "input_ids", "labels"), np.dtype("<i4")),
+    "logprobs": np.dtype("<f4"),
+    "response_mask": np.dtype("|u1"),
 }
 """Fields of Rollout that are stored as further columns where they do not follow the response."""
 FIELD_NAMES: Final = frozenset(
     (
-        *(
-            "group_uid",
-            "group_id",
-            "rollout_id",
-            "session_id",
-            "message",
-            "response",
-            "reward",
-            "finish_reason",
-        ),
-        *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "checkout", "num_tokens"),
+        *("group_uid", "group_id", "rollout_id", "session_id", "message", "response", "reward"),
+        *("finish_reason", "error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields"),
+        *("checkout", "num_tokens"),
     )
 )
 
@@ -84,16 +75,16 @@ RECORD: Final = np.dtype(
     ]
 )
 """The fixed part of a head: the records of many heads are joined and read with one `np.frombuffer`."""
+UID_AT: Final = 24
+STALENESS_AT: Final = 56
 _RECORD: Final = struct.Struct("<4sIHHIqqqqqqqqqddIIII")
 _CRC_AT: Final = 4
 _CHECKED_FROM: Final = 8
-UID_AT: Final = 24
-STALENESS_AT: Final = 56
-_FLAGS_AT: Final = 10
 _MEMBER_BYTES: Final = 14
 _CRC: Final = struct.Struct("<I")
 _NUMBER: Final = struct.Struct("<q")
 _FLAGS: Final = struct.Struct("<H")
+_FLAGS_AT: Final = 10
 PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT))
 
 _Integer = Annotated[int, msgspec.Meta(gt=-BOUND, lt=BOUND)]
@@ -101,12 +92,12 @@ _Count = Annotated[int, msgspec.Meta(ge=-2, lt=MOST_TOKENS)]
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
-class Column(msgspec.Struct, array_like=True, frozen=True):
+class Column(msgspec.Struct, array_like=True):
     """A further column of the body."""
 
     name: str
-    dtype: str
-    """As numpy writes it; for other types "=" and an empty array as the codec writes it, in hexadecimal digits."""
+    dtype: Any
+    """As the codec writes it."""
     tail: tuple[_Size, ...]
     """The shape behind the token axis."""
     lengths: list[_Count] | None = None
@@ -116,10 +107,6 @@ class Column(msgspec.Struct, array_like=True, frozen=True):
     def entries_of(self, lengths: Sequence[int]) -> list[int]:
         """Return the entries of each member, of responses with these lengths."""
         return [max(0, size) for size in (lengths if self.lengths is None else self.lengths)]
-
-    def entry_bytes(self) -> int:
-        """Return the bytes of one entry."""
-        return math.prod(self.tail) * read_dtype(self.dtype).itemsize
 
 
 class Meta(msgspec.Struct, array_like=True):
@@ -156,52 +143,50 @@ def _refuse_extension(code: int, _: memoryview) -> Any:
 _read_meta: Final = msgspec.msgpack.Decoder(Meta, ext_hook=_refuse_extension).decode
 
 
-class Sums(NamedTuple):
-    """The numbers of a record that follow from the rest of the head."""
+class Span(NamedTuple):
+    """A column in the body."""
 
-    version: int
-    newest: int
-    trainable: int
-    """The smallest, over members, of the newest version of a trainable token."""
-    staleness: int
-    num_tokens: int
-    response_tokens: int
-    reward_mean: float
-    reward_std: float
-    status: int
+    start: int
+    entries: int
+    dtype: np.dtype[Any]
+    tail: tuple[int, ...]
 
-
-class Spans(NamedTuple):
-    """Where the columns of a body begin; a column that is absent has no bytes."""
-
-    response: int
-    logprobs: int
-    mask: int
-    others: int
+    @property
+    def size(self) -> int:
+        """The bytes of the column."""
+        return self.entries * math.prod(self.tail) * self.dtype.itemsize
 
 
-@dataclass(slots=True)
-class Head:
-    """A head, taken apart. Members keep their order in every sequence."""
+class Head(msgspec.Struct, kw_only=True):
+    """A head, taken apart. Members keep their order in every sequence. Groups may share a head: change only a copy."""
 
     lengths: tuple[int, ...]
     """Tokens of each response, -1: response_ids is None."""
     statuses: bytes = b""
-    rewards: tuple[float, ...] = ()
+    rewards: Sequence[float] = ()
     """NaN: no reward."""
     reasons: bytes = b""
     flags: int = 0
     uid: int = 0
     """0: none."""
-    version: int | None = None
-    """The version that generated all tokens; with ONE_VERSION."""
     staleness: int = 0
-    """Of all members, unless `meta` has one for each."""
+    """The largest of a member; of all, unless `meta` has one for each."""
     prompt_tokens: int = 0
     """Tokens of prompts in the body: those of one prompt if it is shared."""
     body_crc: int = 0
     body_size: int = 0
-    meta: Meta = field(default_factory=Meta)
+    meta: Meta = msgspec.field(default_factory=Meta)
+    # What follows from the rest; `derive` sets it.
+    version: int = NO_VERSION
+    newest: int = NO_VERSION
+    trainable: int = NO_VERSION
+    """The smallest, over members, of the newest version of a trainable token."""
+    num_tokens: int = 0
+    response_tokens: int = 0
+    reward_mean: float = math.nan
+    reward_std: float = math.nan
+    status: int = 0
+    cached_spans: dict[str, Span] | None = None
 
     # --- what the members have
 
@@ -209,286 +194,300 @@ class Head:
         """Return the tokens of each prompt, -1 for None."""
         if self.flags & SHARED_PROMPT:
             return [self.prompt_tokens] * len(self.lengths)
-        return [-1] * len(self.lengths) if self.meta.prompts is None else self.meta.prompts
+        return self.meta.prompts or [-1] * len(self.lengths)
 
     def values_of(self, name: str) -> list[Any] | None:
         """Return one value per member of another field, None if no member has it."""
         values = self.meta.fields.get(name)
         return values if values is None or len(values) == len(self.lengths) else values * len(self.lengths)
 
-    def column(self, name: str) -> Column | None:
-        """Return a further column of the body."""
-        return next((column for column in self.meta.columns if column.name == name), None)
-
     def runs(self) -> list[list[int]]:
         """Return [version, tokens, ...] of each member."""
-        if self.flags & ONE_VERSION and self.version is not None:
-            return [[self.version, length] if length > 0 else [] for length in self.lengths]
-        return [[] for _ in self.lengths] if self.meta.versions is None else self.meta.versions
-
-    def trainable(self) -> list[int | None]:
-        """Return the newest version of a trainable token of each member, None for members that token expiry exempts."""
-        if self.meta.trainable is not None:
-            return self.meta.trainable
         if self.flags & ONE_VERSION:
-            return [self.version if length > 0 else None for length in self.lengths]
-        return [max(runs[::2], default=None) for runs in self.runs()]
+            return [[self.version, length] if length > 0 else [] for length in self.lengths]
+        return self.meta.versions or [[] for _ in self.lengths]
+
+    def member_trainable(self) -> list[int | None]:
+        """Return the newest version of a trainable token of each member, None for members that token expiry exempts."""
+        return self.meta.trainable or [max(runs[::2], default=None) for runs in self.runs()]
+
+    def member_staleness(self) -> list[int]:
+        """Return the staleness that each member states."""
+        return self.meta.staleness or [self.staleness] * len(self.lengths)
 
     def member_tokens(self) -> list[int]:
         """Return the tokens of each member: `num_tokens` if it is given, else as `Rollout.num_tokens` counts them."""
-        given, prompts = self.values_of("num_tokens"), self.prompt_lengths()
+        prompts = self.prompt_lengths()
+        if self.flags & SHARED_PROMPT and "num_tokens" not in self.meta.fields:
+            return [
+                length + self.prompt_tokens if length > 0 else self.prompt_tokens for length in self.lengths
+            ]
         tokens = [
-            (max(0, length)) + (max(0, prompt)) for length, prompt in zip(self.lengths, prompts, strict=True)
+            max(0, length) + max(0, prompt) for length, prompt in zip(self.lengths, prompts, strict=True)
         ]
         if min(prompts) < 0:
-            for name in ("tokens", "input_ids"):
-                column = self.column(name)
-                for place, size in enumerate(() if column is None else column.entries_of(self.lengths)):
-                    if prompts[place] < 0:
-                        tokens[place] = max(tokens[place], size)
-        if given is not None:
+            for column in self.meta.columns:
+                if column.name in ("tokens", "input_ids"):
+                    for place, size in enumerate(column.entries_of(self.lengths)):
+                        if prompts[place] < 0:
+                            tokens[place] = max(tokens[place], size)
+        if (given := self.values_of("num_tokens")) is not None:
             tokens = [own if stated is None else stated for own, stated in zip(tokens, given, strict=True)]
         return tokens
 
     def scores(self) -> list[float | None]:
         """Return the score of each member, None without a reward."""
-        given = self.values_of("reward")
-        if given is not None:
+        if (given := self.values_of("reward")) is not None:
             return [read_score(reward) for reward in given]
+        if not math.isnan(sum(self.rewards)):
+            return list(self.rewards)
         return [None if math.isnan(reward) else reward for reward in self.rewards]
 
-    def sums(self) -> Sums:
-        """Return the numbers that follow from the rest. O(members)."""
+    def derive(self) -> None:
+        """Set what follows from the rest. O(members)."""
         lengths, flags, meta = self.lengths, self.flags, self.meta
-        response_tokens = sum(lengths)
-        if min(lengths) < 0:
-            response_tokens = sum([length for length in lengths if length > 0])
-        version = newest = trainable = NO_VERSION
-        if flags & ONE_VERSION and self.version is not None:
-            version = newest = self.version
-        elif meta.versions is not None:
-            found = [version for runs in meta.versions for version in runs[::2]]
-            version, newest = min(found, default=NO_VERSION), max(found, default=NO_VERSION)
-        if newest != NO_VERSION:
-            if meta.trainable is None and flags & ONE_VERSION:
-                trainable = newest
-            else:
-                kept = [version for version in self.trainable() if version is not None]
-                trainable = min(kept, default=NO_VERSION)
+        self.response_tokens = sum([length for length in lengths if length > 0])
+        if flags & ONE_VERSION:
+            self.newest = self.version
+        else:
+            found = [version for runs in meta.versions or () for version in runs[::2]]
+            self.version, self.newest = min(found, default=NO_VERSION), max(found, default=NO_VERSION)
+        self.trainable = self.newest
+        if meta.trainable is not None or not flags & ONE_VERSION:
+            kept = [version for version in self.member_trainable() if version is not None]
+            self.trainable = min(kept, default=NO_VERSION)
+        if meta.staleness is not None:
+            self.staleness = max(meta.staleness)
         if flags & SHARED_PROMPT and "num_tokens" not in meta.fields:
-            num_tokens = response_tokens + self.prompt_tokens * len(lengths)
+            self.num_tokens = self.response_tokens + self.prompt_tokens * len(lengths)
         else:
-            num_tokens = sum(self.member_tokens())
+            self.num_tokens = sum(self.member_tokens())
         mean, std = mean_and_std([score for score in self.scores() if score is not None])
-        if self.statuses == _COMPLETED * len(lengths):
-            status = _COMPLETED[0]
-        else:
-            status = STATUS_CODE[combine_statuses([STATUSES[code] for code in self.statuses])]
-        return Sums(
-            *(version, newest, trainable),
-            self.staleness if meta.staleness is None else max(meta.staleness),
-            *(num_tokens, response_tokens),
-            *(math.nan if mean is None else mean, math.nan if std is None else std),
-            status,
+        self.reward_mean, self.reward_std = (
+            math.nan if mean is None else mean,
+            math.nan if std is None else std,
+        )
+        codes = set(self.statuses)
+        self.status = (
+            codes.pop()
+            if codes == {_COMPLETED}
+            else STATUS_CODE[combine_statuses([STATUSES[code] for code in codes])]
         )
 
     # --- the body
 
-    def spans(self) -> Spans:
-        """Return where each column of the body begins."""
-        tokens = sum([length for length in self.lengths if length > 0])
-        response = aligned(4 * self.prompt_tokens)
-        logprobs = response + aligned(4 * tokens)
-        mask = logprobs + (aligned(4 * tokens) if self.flags & HAS_LOGPROBS else 0)
-        return Spans(response, logprobs, mask, mask + (aligned(tokens) if self.flags & HAS_MASK else 0))
+    def spans(self) -> dict[str, Span]:
+        """Return where each column is in the body: those that all members have, then the further ones."""
+        if self.cached_spans is None:
+            flags, tokens, at = self.flags, self.response_tokens, aligned(4 * self.prompt_tokens)
+            spans = {"prompt_ids": Span(0, self.prompt_tokens, _IDS, ())}
+            spans["response_ids"] = Span(at, tokens, _IDS, ())
+            at += aligned(4 * tokens)
+            if flags & HAS_LOGPROBS:
+                spans["logprobs"] = Span(at, tokens, FIELD_COLUMNS["logprobs"], ())
+                at += aligned(4 * tokens)
+            if flags & HAS_MASK:
+                spans["response_mask"] = Span(at, tokens, FIELD_COLUMNS["response_mask"], ())
+                at += aligned(tokens)
+            for each in self.meta.columns:
+                entries = sum(each.entries_of(self.lengths))
+                spans[each.name] = found = Span(at, entries, read_dtype(each.dtype), each.tail)
+                at += aligned(found.size)
+            self.cached_spans = spans
+        return self.cached_spans
 
-    def column_spans(self) -> dict[str, tuple[int, int]]:
-        """Return where the bytes of each further column begin and end in the body."""
-        spans, at = {}, self.spans().others
-        for column in self.meta.columns:
-            end = at + sum(column.entries_of(self.lengths)) * column.entry_bytes()
-            spans[column.name] = at, end
-            at = aligned(end)
-        return spans
+    def columns_at(self) -> int:
+        """Return where the further columns begin."""
+        columns = self.meta.columns
+        return self.spans()[columns[0].name].start if columns else self.body_size
 
-    def expected_body_size(self) -> int:
-        """Return the bytes that the columns take."""
-        ends = [end for _, end in self.column_spans().values()]
-        return aligned(ends[-1]) if ends else self.spans().others
+    def column(self, name: str, body: Bytes) -> Array:
+        """Return a column as a read-only view of the body."""
+        span = self.spans()[name]
+        start, entries, dtype, tail = span
+        if not tail and dtype.isbuiltin == 1:
+            return np.frombuffer(body, dtype, entries, start)
+        flat = np.frombuffer(body, np.uint8, span.size, start) if span.size else np.empty(0, np.uint8)
+        found = flat.view(dtype).reshape(entries, *tail)
+        found.flags.writeable = False
+        return found
 
     def check_body(self, body: Bytes) -> None:
-        """Compare size and checksums of a body with the head. Raises CorruptData. O(bytes)."""
-        if len(body) != self.body_size:
-            raise CorruptData(
-                f"body of a group has {len(body)} bytes, its head says {self.body_size}; use another copy"
-            )
+        """Compare the checksums of a body with the head. Raises CorruptData. O(bytes)."""
+        spans = self.spans()
         with memoryview(body) as view:
-            found = [(self.body_crc, checksum_of(view[: self.spans().others]))]
-            spans = self.column_spans()
+            found = [(self.body_crc, checksum_of(view[: self.columns_at()]))]
             for column in self.meta.columns:
-                start, end = spans[column.name]
-                found.append((column.crc, checksum_of(view[start : aligned(end)])))
+                span = spans[column.name]
+                found.append((column.crc, checksum_of(view[span.start : span.start + aligned(span.size)])))
         if any(stored != computed for stored, computed in found):
             raise CorruptData(
                 "checksum of a group's body does not fit: it was cut or altered; use another copy"
             )
 
-    def read_column(self, column: Column, body: Bytes, start: int) -> Array:
-        """Return a further column as a read-only view of the body. Raises CorruptData."""
-        entries = sum(column.entries_of(self.lengths))
-        size = entries * column.entry_bytes()
-        try:
-            flat = np.frombuffer(body, np.uint8, size, start) if size else np.empty(0, np.uint8)
-            found = flat.view(read_dtype(column.dtype)).reshape(entries, *column.tail)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise CorruptData(f"column {column.name!r} of a group cannot be read: {error}") from error
-        found.flags.writeable = False
-        return found
-
     # --- bytes
 
     def write(self) -> bytes:
-        """Return the head as bytes. Raises OverflowError, UnicodeError for values that MessagePack cannot hold."""
-        count = len(self.lengths)
+        """Derive the rest and return the head as bytes. Raises OverflowError, UnicodeError for values that MessagePack cannot hold."""
+        self.derive()
         meta = _write_meta(self.meta)
         if meta == _EMPTY:
             meta = b""
-        sums = self.sums()
         head = bytearray(
-            b"".join(
-                (
-                    _RECORD.pack(
-                        *(MAGIC, 0, FORMAT, self.flags, self.body_crc, self.body_size, self.uid),
-                        *(sums.version, sums.newest, sums.trainable, sums.staleness, sums.num_tokens),
-                        *(sums.response_tokens, self.prompt_tokens, sums.reward_mean, sums.reward_std),
-                        *(count, len(meta), sums.status, 0),
-                    ),
-                    _members(count).pack(*self.rewards, *self.lengths, *self.statuses, *self.reasons),
-                    meta,
-                )
+            _RECORD.pack(
+                *(MAGIC, 0, FORMAT, self.flags, self.body_crc, self.body_size, self.uid, self.version),
+                *(self.newest, self.trainable, self.staleness, self.num_tokens, self.response_tokens),
+                *(self.prompt_tokens, self.reward_mean, self.reward_std, len(self.lengths), len(meta)),
+                *(self.status, 0),
             )
         )
-        _CRC.pack_into(head, _CRC_AT, checksum_of(memoryview(head)[_CHECKED_FROM:]))
-        return bytes(head)
+        head += _members(len(self.lengths)).pack(*self.rewards, *self.lengths, *self.statuses, *self.reasons)
+        head += meta
+        return _sealed(head)
 
     @classmethod
-    def read(cls, head: Bytes) -> "Head":
-        """Take a head apart. Raises CorruptData for bytes that disagree with themselves, UnsupportedFormat."""
-        check_head(head)
-        *start, members, meta_size, status, _ = _RECORD.unpack_from(head)
-        _, _, _, flags, body_crc, body_size, uid, *numbers = start
-        staleness, prompt_tokens = numbers[3], numbers.pop(6)
-        end = RECORD.itemsize + _MEMBER_BYTES * members
-        if members < 1 or end + meta_size != len(head):
-            raise CorruptData(
-                f"head of a group has {len(head)} bytes, but {members} members need another size"
-            )
-        found = _members(members).unpack_from(head, RECORD.itemsize)
-        try:
-            meta = _read_meta(memoryview(head)[end:]) if meta_size else Meta()
-        except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
-            raise CorruptData(f"head of a group cannot be read: {error}") from None
-        made = cls(
-            found[members : 2 * members],
-            bytes(found[2 * members : 3 * members]),
-            found[:members],
-            bytes(found[3 * members :]),
-            flags,
-            uid,
-            numbers[0] if flags & ONE_VERSION else None,
-            staleness,
-            prompt_tokens,
-            body_crc,
-            body_size,
-            meta,
+    def read(cls, data: Bytes) -> "Head":
+        """Take a head apart whose checksum is right. Raises CorruptData for one that reroll did not write."""
+        _, _, _, flags, body_crc, body_size, uid, *numbers, count, meta_size, status, _ = _RECORD.unpack_from(
+            data
         )
-        made._check()
+        version, newest, trainable, staleness, num_tokens, response_tokens, prompt_tokens, mean, std = numbers
+        end = RECORD.itemsize + _MEMBER_BYTES * count
+        if count < 1 or end + meta_size != len(data):
+            raise CorruptData(f"head of a group has {len(data)} bytes, but {count} members need another size")
+        found = _members(count).unpack_from(data, RECORD.itemsize)
         try:
-            sums, stored = made.sums(), Sums._make((*numbers, status))
-            is_sound = (repr(sums), made.expected_body_size()) == (repr(stored), body_size)
-        except RerollError as error:  # a reward that is no number
-            raise CorruptData(f"head of a group disagrees with itself: {error}") from None
-        if not is_sound:
-            raise CorruptData(
-                "head of a group disagrees with itself: sums do not follow from its members; use another copy"
-            )
-        return made
+            meta = _read_meta(memoryview(data)[end:]) if meta_size else Meta()
+        except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
+            raise CorruptData(f"head of a group cannot be read: {error}; use another copy") from None
+        return cls(
+            rewards=found[:count],
+            lengths=found[count : 2 * count],
+            statuses=bytes(found[2 * count : 3 * count]),
+            reasons=bytes(found[3 * count :]),
+            flags=flags,
+            uid=uid,
+            staleness=staleness,
+            prompt_tokens=prompt_tokens,
+            body_crc=body_crc,
+            body_size=body_size,
+            meta=meta,
+            version=version,
+            newest=newest,
+            trainable=trainable,
+            num_tokens=num_tokens,
+            response_tokens=response_tokens,
+            reward_mean=mean,
+            reward_std=std,
+            status=status,
+        )
 
-    def _check(self) -> None:
-        """Raise CorruptData unless every sequence has one valid entry per member."""
+    def check(self) -> None:
+        """Compare a head from outside with itself: counts, names, types, sums, bytes. Raises CorruptData. O(members)."""
+        if problem := self._find_problem():
+            raise CorruptData(f"head of a group disagrees with itself about its {problem}; use another copy")
+        derived = copy(self)
+        derived.cached_spans = None
+        try:
+            derived.derive()
+            spans = derived.spans()
+        except RerollError as error:  # a reward that is no number, a dtype that is none
+            raise CorruptData(f"head of a group disagrees with itself: {error}") from None
+        end = max([aligned(span.start + span.size) for span in spans.values()])
+        if any(not span.dtype.itemsize or span.dtype.subdtype for span in spans.values()):
+            raise CorruptData("head of a group has a column without bytes; use another copy")
+        self.cached_spans = derived.cached_spans = None
+        if repr(derived) != repr(self) or end != self.body_size:
+            raise CorruptData(
+                "head of a group has sums that do not follow from its members; use another copy"
+            )
+
+    def _find_problem(self) -> str | None:
+        """Return what is wrong about the sequences of a head, None if each has one valid entry per member."""
         count, lengths, meta, flags = len(self.lengths), self.lengths, self.meta, self.flags
+        fields, names = meta.fields, [column.name for column in meta.columns]
         own = [meta.prompts, meta.staleness, meta.versions, meta.trainable]
         own += [column.lengths for column in meta.columns]
-        reasons, names = meta.fields.get("finish_reason"), [column.name for column in meta.columns]
-        texts = [] if reasons is None else reasons
+        given = {name: set(map(type, fields.get(name, ()))) - {type(None)} for name in FIELD_NAMES}
         if not (
             all(each is None or len(each) == count for each in own)
-            and all(len(values) in (1, count) for values in meta.fields.values())
-            and FIELD_NAMES.issuperset(meta.fields)
-            and set(map(type, texts)) <= {str, type(None)}
-            and set(map(type, meta.fields.get("num_tokens", ()))) <= {int, type(None)}
-            and all(0 <= size < MOST_TOKENS for size in meta.fields.get("num_tokens", ()) if size is not None)
-            and set(map(type, meta.fields.get("checkout", ()))) <= {str, type(None)}
+            and all(len(values) in (1, count) for values in fields.values())
             and min(lengths) >= -1
+        ):
+            return "members"
+        if not (
+            FIELD_NAMES.issuperset(fields)
+            and given["finish_reason"] <= {str}
+            and given["checkout"] <= {str}
+            and given["num_tokens"] <= {int}
+            and all(0 <= size < MOST_TOKENS for size in fields.get("num_tokens", ()) if size is not None)
             and max(self.statuses) < len(STATUSES)
-            and all(code < len(REASONS) or (code == OTHER_REASON and reasons) for code in self.reasons)
+            and all(
+                code < len(REASONS) or (code == OTHER_REASON and "finish_reason" in fields)
+                for code in self.reasons
+            )
             and 0 <= self.uid < BOUND
             and abs(self.staleness) < BOUND
-            and 0 <= self.prompt_tokens < MOST_TOKENS
-            and self.body_size >= 0
-            and len(set(names)) == len(names)
         ):
-            raise CorruptData("head of a group has values that no group has; use another copy")
-        self._check_versions()
-        if meta.prompts is not None:
-            held = sum([size for size in meta.prompts if size > 0])
-        else:
-            held = self.prompt_tokens if flags & SHARED_PROMPT else 0
-        if held != self.prompt_tokens or (flags & SHARED_PROMPT and meta.prompts is not None):
-            raise CorruptData("head of a group disagrees with itself about its prompts; use another copy")
-        has_ids = meta.checkout is not None or not meta.fields.keys().isdisjoint(("group_uid", "checkout"))
-        if bool(flags & OWN_STALENESS) != (meta.staleness is not None) or (has_ids and not flags & OWN_IDS):
-            raise CorruptData("head of a group disagrees with itself about its flags; use another copy")
-        if flags & HAS_MASK and flags & ONES_MASK:
-            raise CorruptData("head of a group has two masks; use another copy")
-        for column in meta.columns:
-            dtype = FIELD_COLUMNS.get(column.name)
-            if (dtype is not None and (column.dtype != dtype or column.tail)) or len(column.tail) > 31:
-                raise CorruptData(f"column {column.name!r} of a group has the wrong type; use another copy")
-            if min(column.lengths or (0,)) < (
-                TOKENS_ARE_DERIVED if column.name == "tokens" else TOKENS_ABSENT
-            ):
-                raise CorruptData(f"column {column.name!r} of a group has a wrong length; use another copy")
-            if dtype is None and column.name != "routed_experts":
-                for size, length, prompt in zip(
-                    column.lengths or (), self.lengths, self.prompt_lengths(), strict=False
-                ):
-                    if length >= 0 and size >= 0 and size not in (length, length + max(0, prompt)):
-                        raise CorruptData(
-                            f"column {column.name!r} of a group has a wrong length; use another copy"
-                        )
-            if not read_dtype(column.dtype).itemsize:
-                raise CorruptData(
-                    f"column {column.name!r} of a group has entries without bytes; use another copy"
-                )
+            return "fields"
+        held = sum([size for size in meta.prompts or () if size > 0])
+        if (
+            not 0 <= self.prompt_tokens < MOST_TOKENS
+            or (flags & SHARED_PROMPT and meta.prompts is not None)
+            or (not flags & SHARED_PROMPT and held != self.prompt_tokens)
+        ):
+            return "prompts"
+        has_ids = meta.checkout is not None or not fields.keys().isdisjoint(("group_uid", "checkout"))
+        if (
+            bool(flags & OWN_STALENESS) != (meta.staleness is not None)
+            or (has_ids and not flags & OWN_IDS)
+            or (flags & HAS_MASK and flags & ONES_MASK)
+        ):
+            return "flags"
+        if flags & ONE_VERSION and (
+            meta.versions is not None or max(lengths) < 1 or abs(self.version) >= BOUND
+        ):
+            return "versions"
+        for length, runs in zip(lengths, meta.versions or (), strict=False):
+            tokens = runs[1::2]
+            if len(runs) % 2 or min(tokens, default=1) < 1 or 0 <= length < sum(tokens):
+                return "versions"
+        base = {"prompt_ids", "response_ids"}
+        base |= {
+            name for name, flag in (("logprobs", HAS_LOGPROBS), ("response_mask", HAS_MASK)) if flags & flag
+        }
+        if len(set(names)) != len(names) or not base.isdisjoint(names):
+            return "columns"
+        return next((f"column {each.name!r}" for each in meta.columns if not self._is_valid(each)), None)
 
-    def _check_versions(self) -> None:
-        meta, one = self.meta, self.flags & ONE_VERSION
-        if one and (meta.versions is not None or max(self.lengths) < 1 or abs(self.version or 0) >= BOUND):
-            raise CorruptData("head of a group disagrees with itself about its versions; use another copy")
-        for length, runs in zip(self.lengths, meta.versions or (), strict=False):
-            counts = runs[1::2]
-            if len(runs) % 2 or min(counts, default=1) < 1 or (0 <= length < sum(counts)):
-                raise CorruptData(
-                    "head of a group has versions that do not fit its responses; use another copy"
-                )
+    def _is_valid(self, column: Column) -> bool:
+        dtype, sizes, name = FIELD_COLUMNS.get(column.name), column.lengths or (), column.name
+        if dtype is not None and (column.tail or read_dtype(column.dtype) != dtype):
+            return False
+        if len(column.tail) > 31 or min(sizes, default=0) < (DERIVED if name == "tokens" else ABSENT):
+            return False
+        if dtype is not None or name == "routed_experts":
+            return True
+        pairs = zip(sizes, self.lengths, self.prompt_lengths(), strict=False)
+        return all(
+            min(size, length) < 0 or size in (length, length + max(0, prompt))
+            for size, length, prompt in pairs
+        )
 
 
-def check_head(head: Bytes) -> None:
-    """Raise CorruptData unless these bytes are a whole head, UnsupportedFormat for another format. O(bytes)."""
+_IDS: Final = np.dtype("<i4")
+
+
+def check_frames(head: Bytes, body: Bytes, *, check_body: bool) -> int:
+    """Check format, size and checksums without taking the head apart where it can; return the flags. O(bytes).
+
+    Raises CorruptData, UnsupportedFormat.
+    """
     if len(head) < RECORD.itemsize or head[:4] != MAGIC:
         raise CorruptData("not the head of a group; pass the bytes that RolloutGroup.head gave")
-    _, crc, version, flags, *_, reserved = _RECORD.unpack_from(head)
+    _, crc, version, flags, body_crc, body_size, *_, tokens, prompt, _, _, _, _, _, reserved = (
+        _RECORD.unpack_from(head)
+    )
     with memoryview(head) as view:
         if checksum_of(view[_CHECKED_FROM:]) != crc:
             raise CorruptData(
@@ -502,29 +501,19 @@ def check_head(head: Bytes) -> None:
         raise UnsupportedFormat(
             "a group with flags that this reroll does not know; upgrade reroll to read it"
         )
-
-
-def check_frames(head: Bytes, body: Bytes, *, check_body: bool) -> int:
-    """Check a head, and its body without taking the head apart where it can; return the flags. O(bytes).
-
-    Raises CorruptData, UnsupportedFormat.
-    """
-    check_head(head)
-    _, _, _, flags, body_crc, body_size, *_, tokens, prompt_tokens, _, _, _, _, _, _ = _RECORD.unpack_from(
-        head
-    )
     if len(body) != body_size:
         raise CorruptData(
             f"body of a group has {len(body)} bytes, its head says {body_size}; use another copy"
         )
-    others = aligned(4 * prompt_tokens) + aligned(4 * tokens) * (2 if flags & HAS_LOGPROBS else 1)
-    others += aligned(tokens) if flags & HAS_MASK else 0
-    if not check_body:
-        return int(flags)
-    if others != body_size:  # it has further columns
-        Head.read(head).check_body(body)
-    elif checksum_of(memoryview(body)) != body_crc:
-        raise CorruptData("checksum of a group's body does not fit: it was cut or altered; use another copy")
+    if check_body:
+        usual = aligned(4 * prompt) + aligned(4 * tokens) * (2 if flags & HAS_LOGPROBS else 1)
+        usual += aligned(tokens) if flags & HAS_MASK else 0
+        if usual != body_size:  # it has further columns
+            Head.read(head).check_body(body)
+        elif checksum_of(body) != body_crc:
+            raise CorruptData(
+                "checksum of a group's body does not fit: it was cut or altered; use another copy"
+            )
     return int(flags)
 
 
@@ -532,8 +521,7 @@ def with_number(head: Bytes, at: int, number: int) -> bytes:
     """Return the head with another uid or staleness, without taking it apart."""
     changed = bytearray(head)
     _NUMBER.pack_into(changed, at, number)
-    _CRC.pack_into(changed, _CRC_AT, checksum_of(memoryview(changed)[_CHECKED_FROM:]))
-    return bytes(changed)
+    return _sealed(changed)
 
 
 def flags_of(head: Bytes) -> int:
@@ -558,45 +546,13 @@ def bounds_of(lengths: Sequence[int]) -> list[int]:
     return list(accumulate([max(0, length) for length in lengths], initial=0))
 
 
+def _sealed(head: bytearray) -> bytes:
+    with memoryview(head) as view:
+        crc = checksum_of(view[_CHECKED_FROM:])
+    _CRC.pack_into(head, _CRC_AT, crc)
+    return bytes(head)
+
+
 @cache
 def _members(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}d{count}i{count}B{count}B")
-
-
-_SIMPLE: Final = re.compile(
-    r"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[SUV]\d{1,9}"
-    r"|[mM]8(?:\[\d{0,9}(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?)",
-    re.ASCII,
-)
-
-
-def write_dtype(dtype: np.dtype[Any]) -> str:
-    """Return a dtype as `Column` has it. Raises InvalidArgument for one that cannot be stored."""
-    text = dtype.str
-    if _SIMPLE.fullmatch(text) and np.dtype(text) == dtype:
-        return text
-    try:
-        written = encode(np.empty(0, dtype))
-        if decode(written).dtype == dtype:
-            return f"={written.hex()}"
-    except NotStorable:
-        pass
-    raise InvalidArgument(f"column of dtype {dtype} cannot be stored; convert it to a numeric dtype")
-
-
-@lru_cache(256)
-def read_dtype(written: str) -> np.dtype[Any]:
-    """Return the dtype that `write_dtype` wrote. Raises CorruptData."""
-    try:
-        if _SIMPLE.fullmatch(written):
-            return np.dtype(written)
-        if written.startswith("="):
-            found = decode(bytes.fromhex(written[1:]))
-            if isinstance(found, np.ndarray):
-                dtype: np.dtype[Any] = found.dtype
-                return dtype
-    except (TypeError, ValueError):
-        pass
-    raise CorruptData(
-        f"a group has a column of dtype {shown(written)}, which reroll never writes; use another copy"
-    )
