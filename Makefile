@@ -5,8 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 TRL    := .venv-trl
+DOCS   := .venv-docs
+DIST   := .venv-dist
 
-.PHONY: help demo browser test test-slow test-trl lint format bench bench-peers soak clean
+.PHONY: help demo browser test test-slow test-trl coverage lint format api docs docs-serve dist bench bench-peers soak clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -67,6 +69,38 @@ format: $(STAMP)  ## Format the code.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+coverage: $(STAMP)  ## Run the test suite with branch coverage, and report it by package.
+	@$(BIN)/python -c 'import coverage' 2> /dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'coverage>=7.10'
+	scripts/coverage $(BIN)/python
+
+api: $(STAMP)  ## Record the public API anew, in tests/meta/public_api.txt.
+	PYTHONPATH=tests $(BIN)/python -m meta.api
+
+# The site has an environment of its own: its packages are none of the product's.
+$(DOCS)/.installed: docs/requirements.txt
+	@echo "Setting up $(DOCS) (once; a minute or so) ..."
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $@
+
+docs: $(DOCS)/.installed  ## Build the site in site/; a broken link or an undocumented name fails.
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	$(DOCS)/bin/python scripts/check_site.py site
+
+docs-serve: $(DOCS)/.installed  ## Serve the site, and build it again when a file changes.
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs serve $(ARGS)
+
+$(DIST)/.installed: Makefile
+	@$(PYTHON) -m venv $(DIST)
+	@$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=24' build 'twine>=6.1'
+	@touch $@
+
+dist: $(DIST)/.installed  ## Build sdist and wheel, and install them with each extra alone, on Python 3.11 to 3.13.
+	rm -rf dist
+	$(DIST)/bin/python -m build --quiet
+	$(DIST)/bin/twine check --strict dist/*
+	$(DIST)/bin/python scripts/check_dist.py dist $(ARGS)
+
 bench: $(STAMP)  ## Measure every operation, its growth, and a scanning design beside it.
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/buffer.py
@@ -85,4 +119,4 @@ soak: $(STAMP)  ## Let a durable buffer live through minutes of traffic and kill
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 
 clean:  ## Remove the environment and all caches.
-	rm -rf $(VENV) $(TRL) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(TRL) $(DOCS) $(DIST) .venv-peers site .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

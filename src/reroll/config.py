@@ -30,7 +30,7 @@ from reroll.engine.ledger import Dropped
 from reroll.engine.limits import LIMITERS, Limiter, MinSize, StalenessWindow, limiter_of, limiter_options
 from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, selector_spec, spec_options
 from reroll.engine.task import TaskSettings
-from reroll.errors import InvalidArgument, InvalidConfig
+from reroll.errors import InvalidArgument, InvalidConfig, missing_extra
 from reroll.store import open_store
 from reroll.table import Table
 from reroll.waiting import LoopWaits
@@ -109,7 +109,7 @@ def read_options(path: str | PathLike[str]) -> dict[str, Any]:
             try:
                 import yaml  # noqa: PLC0415  (optional)
             except ImportError as error:
-                raise ImportError("reading YAML needs PyYAML: pip install 'reroll[cli]'") from error
+                raise missing_extra("reading YAML", "PyYAML", "cli") from error
             parse, wrong = yaml.safe_load, yaml.YAMLError
         case _:
             raise InvalidConfig(f"{path.name}: the ending must be .yaml, .yml, .toml or .json")

@@ -181,6 +181,14 @@ class UncommittedWarning(UserWarning):
     """What a training step used was let go before it was committed; `rewind` cannot undo it any more."""
 
 
+def missing_extra(subject: str, package: str | None, extra: str) -> ImportError:
+    """Return the error of a feature whose extra is not installed. It names the command that installs it."""
+    return ImportError(
+        f"{subject} needs {package}: pip install 'reroll[{extra}]' (in a clone: pip install '.[{extra}]')",
+        name=package,
+    )
+
+
 def shown(value: object) -> str:
     """Return a value as a message can show it: short, whatever its size, and without fail."""
     try:

@@ -233,7 +233,11 @@ except ImportError as error:
 @pytest.mark.parametrize(
     ("missing", "verb", "remedy"),
     [
-        ("pyarrow", "to_arrow", "Arrow tables need pyarrow: pip install 'reroll[arrow]'"),
+        (
+            "pyarrow",
+            "to_arrow",
+            "to_arrow needs pyarrow: pip install 'reroll[arrow]' (in a clone: pip install '.[arrow]')",
+        ),
         ("pandas", "to_pandas", "to_pandas needs pandas: pip install 'reroll[arrow]' pandas"),
     ],
 )

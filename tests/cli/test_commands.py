@@ -14,7 +14,7 @@ class Hide:
         if name.split(".")[0] == {hidden!r}:
             raise ImportError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Hide())
-from reroll.cli import main
+from reroll.__main__ import main
 sys.argv = ["reroll", *{arguments!r}]
 main()
 """

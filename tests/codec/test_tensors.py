@@ -40,7 +40,7 @@ def test_reading_without_torch_names_the_remedy():
         check=True,
         timeout=60,
     )
-    assert "pip install reroll[torch]" in done.stdout
+    assert "pip install 'reroll[torch]'" in done.stdout
 
 
 torch = pytest.importorskip("torch")

@@ -427,7 +427,7 @@ def compiles_anew():
 def test_numba_is_optional(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     assert type(weight_tree()) is WeightTree
-    with pytest.raises(ImportError, match=r"pip install reroll\[fast\]"):
+    with pytest.raises(ImportError, match=r"pip install 'reroll\[fast\]'"):
         weight_tree(True)
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from reroll.engine.engine import Engine
 from reroll.engine.query import RowSource
 from reroll.engine.rows import PLACES, IntArray
+from reroll.errors import missing_extra
 from reroll.query import FIELDS, Kind
 from reroll.rollout import read_status
 from reroll.rollout.adapters import count_tokens, read_score, read_seq_staleness
@@ -29,7 +30,7 @@ def check_installed() -> Any:
     try:
         import pyarrow as pa  # noqa: PLC0415  (optional)
     except ImportError as error:
-        raise ImportError("Arrow tables need pyarrow: pip install 'reroll[arrow]'") from error
+        raise missing_extra("to_arrow", "pyarrow", "arrow") from error
     return pa
 
 

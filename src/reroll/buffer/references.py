@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from reroll.codec import decode, encode
-from reroll.errors import CorruptData, NotStorable, WaitTimeout
+from reroll.errors import CorruptData, NotStorable, WaitTimeout, missing_extra
 from reroll.store import MAX_PAYLOAD_BYTES, Record
 
 OBJECT: Final = "ref"
@@ -245,7 +245,7 @@ def _ray() -> Any:
     try:
         import ray  # noqa: PLC0415  (optional)
     except ImportError as error:
-        raise ImportError("a group that holds Ray references needs Ray: pip install 'reroll[ray]'") from error
+        raise missing_extra("a group that holds Ray references", "ray", "ray") from error
     return ray
 
 

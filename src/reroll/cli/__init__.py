@@ -13,15 +13,17 @@ simulate   `reroll simulate` and `reroll simulate calibrate`
 A command imports what it needs when it runs, so that help is fast.
 """
 
-import sys
+from reroll.errors import missing_extra
+
+try:
+    import rich  # noqa: F401
+    import typer  # noqa: F401
+except ImportError as error:
+    raise missing_extra("the command line", error.name, "cli") from error
 
 
 def main() -> None:
-    """Run a command; the console script `reroll`."""
-    try:
-        import typer  # noqa: F401, PLC0415
-    except ImportError:
-        sys.exit("reroll: the command line needs typer and rich: pip install 'reroll[cli]'")
+    """Run a command."""
     from reroll.cli.commands import app  # noqa: PLC0415
 
     app(prog_name="reroll")

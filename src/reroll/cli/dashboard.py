@@ -93,10 +93,8 @@ async def _page(
     interval_s: float = 2.0,
     decode: Decode | None = None,
 ) -> AsyncIterator[None]:
-    try:
-        from reroll.dashboard import Dashboard, read_token  # noqa: PLC0415  (needs its extra)
-    except ImportError as error:
-        raise ImportError(f"the dashboard needs {error.name}: pip install 'reroll[dashboard]'") from error
+    from reroll.dashboard import Dashboard, read_token  # noqa: PLC0415  (needs its extra)
+
     secret = None if token is None else read_token(token)
     async with Dashboard(
         view, host=host, port=port, token=secret, interval_s=interval_s, decode=decode

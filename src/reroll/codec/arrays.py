@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.codec.frame import ALIGNMENT, PADDING
-from reroll.errors import CorruptData, NotStorable, UnsupportedFormat
+from reroll.errors import CorruptData, NotStorable, UnsupportedFormat, missing_extra
 
 Array = npt.NDArray[Any]
 
@@ -318,7 +318,9 @@ def read_tensor(written: list[Any], arrays: list[Array]) -> Any:
     try:
         import torch  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise UnsupportedFormat("the blob holds torch tensors; pip install reroll[torch]") from error
+        raise UnsupportedFormat(
+            f"the blob holds torch tensors: {missing_extra('decoding it', 'torch', 'torch')}"
+        ) from error
     dtype = getattr(torch, name, None)
     if dtype is None:
         raise UnsupportedFormat(f"the installed torch does not have the dtype {name}; upgrade torch")

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from reroll.errors import CorruptData, UnsupportedFormat
 
 FORMAT_VERSION: Final = 1
+"""Number of the format of an encoded group; `decode` refuses others."""
 ALIGNMENT: Final = 64
 """Arrays start at multiples of it: a cache line, and a multiple of each itemsize that needs alignment."""
 PADDING: Final = tuple(bytes(n) for n in range(ALIGNMENT))

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, missing_extra
 from reroll.prepare.array_pool import STRETCH, Column, allocate, repeat_into
 
 NO_VERSION: Final = -1
@@ -319,7 +319,7 @@ def to_tensors(arrays: dict[str, Column]) -> dict[str, Any]:
     try:
         import torch  # noqa: PLC0415
     except ImportError as error:
-        raise ImportError("to_torch needs torch: pip install 'reroll[torch]'") from error
+        raise missing_extra("to_torch", "torch", "torch") from error
     # Arrays that were decoded from bytes are read-only, and a tensor cannot be.
     writable = {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
     return {name: torch.from_numpy(array) for name, array in writable.items()}

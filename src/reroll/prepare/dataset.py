@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
-from reroll.errors import InvalidArgument, SourceEnded
+from reroll.errors import InvalidArgument, SourceEnded, missing_extra
 from reroll.prepare.step_data import StepData
 
 try:
     from torch.utils.data import IterableDataset, get_worker_info
 except ImportError as error:
-    raise ImportError("PreparedDataset needs torch: pip install 'reroll[torch]'") from error
+    raise missing_extra("PreparedDataset", "torch", "torch") from error
 
 GetData = Callable[[int, int, float | None], StepData]
 

@@ -132,3 +132,4 @@ class Compare:
 
 
 Query: TypeAlias = And | Or | Not | OneOf | Compare
+"""A checked query: a tree of conditions, made by `parse_query`."""

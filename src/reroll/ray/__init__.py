@@ -14,10 +14,12 @@ wire        what travels between the two
 preparer    PreparerActor: `reroll.prepare` in an actor
 """
 
+from reroll.errors import missing_extra
+
 try:
     import ray  # noqa: F401
 except ImportError as error:
-    raise ImportError("reroll.ray needs Ray: pip install 'reroll[ray]'") from error
+    raise missing_extra("reroll.ray", "ray", "ray") from error
 
 from reroll.ray.blocking import BlockingRayReplayBuffer
 from reroll.ray.preparer import PreparerActor

@@ -9,16 +9,17 @@ logs     log lines of `reroll serve`
 Sessions, verbs and messages are those of `reroll.remote`.
 """
 
+from reroll.errors import InvalidArgument, missing_extra
+
 try:
     import zmq as _zmq  # noqa: F401
 except ImportError as error:
-    raise ImportError("the server and its clients need ZeroMQ: pip install 'reroll[server]'") from error
+    raise missing_extra("reroll.server", "pyzmq", "server") from error
 
 from functools import partial
 from os import PathLike
 from typing import Any, overload
 
-from reroll.errors import InvalidArgument
 from reroll.remote.client import BlockingRemoteBuffer, RemoteBuffer
 from reroll.remote.connection import Connection
 from reroll.remote.malloc import keep_freed_memory

@@ -24,11 +24,13 @@ clock            ManualClock: time that passes when a test says so
 Everything is deterministic: random walks are seeded, no test sleeps or reads a clock.
 """
 
+from reroll.errors import missing_extra
+
 try:
     import hypothesis  # noqa: F401
     import pytest
 except ImportError as error:
-    raise ImportError(f"reroll.testing needs {error.name}: pip install 'reroll[testing]'") from error
+    raise missing_extra("reroll.testing", error.name, "testing") from error
 
 # Before the suites are imported: their plain asserts then tell both sides when they fail.
 pytest.register_assert_rewrite(

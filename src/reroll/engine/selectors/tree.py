@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from reroll.engine.rows import FloatArray, IntArray
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, missing_extra
 
 # Measured: with more children per node, a level takes longer to add up than the saved levels; a top of twice the length
 # takes longer than the level below it.
@@ -219,7 +219,7 @@ def weight_tree(fast: bool | None = None) -> WeightTree:
         return CompiledTree(_compiled())
     except ImportError as error:
         if fast:
-            raise ImportError("the compiled tree needs numba: pip install reroll[fast]") from error
+            raise missing_extra("the compiled tree", "numba", "fast") from error
         return WeightTree()
 
 

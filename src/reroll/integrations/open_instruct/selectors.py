@@ -15,6 +15,7 @@ from reroll.table import Table
 
 K = TypeVar("K", bound=Hashable)
 RateLimiter = limits.Limiter
+"""Rule for how far inserts and samples may run ahead of each other."""
 
 
 @dataclass

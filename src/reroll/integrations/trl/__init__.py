@@ -7,10 +7,12 @@ worker    `RerollRolloutWorker`: a buffer between an asynchronous worker and its
 This package needs TRL: `pip install 'reroll[trl]'`.
 """
 
+from reroll.errors import missing_extra
+
 try:
     import trl as _trl  # noqa: F401
 except ImportError as error:
-    raise ImportError("reroll.integrations.trl needs TRL: pip install 'reroll[trl]'") from error
+    raise missing_extra("reroll.integrations.trl", "trl", "trl") from error
 
 from reroll.integrations.trl.replay import ReplayBufferCallback, ReplayGRPOTrainer, ReplayMixin
 from reroll.integrations.trl.worker import RerollRolloutWorker

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from reroll.config import AsyncReplayBufferConfig, SyncReplayBufferConfig
-from reroll.errors import CorruptData, InvalidArgument, SavedNotFound
+from reroll.errors import CorruptData, InvalidArgument, SavedNotFound, missing_extra
 from reroll.integrations.xtuner.rollouts import RolloutState
 from reroll.rollout import Status
 
@@ -109,7 +109,7 @@ def _read(path: Path) -> Any:
     try:
         import torch  # noqa: PLC0415  (optional)
     except ImportError as error:
-        raise ImportError(f"{path} holds tensors, and needs torch: pip install 'reroll[torch]'") from error
+        raise missing_extra(f"{path} holds tensors, and", "torch", "torch") from error
     return torch.load(path, map_location="cpu", weights_only=False, pickle_module=_PickleModule)
 
 

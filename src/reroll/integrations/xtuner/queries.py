@@ -15,13 +15,16 @@ from reroll.query.parse import LOGIC, MAX_DEPTH, OPERATORS, at_key, parse_condit
 from reroll.rollout.arrays import same
 
 LogicOperator: TypeAlias = Literal["$and", "$or", "$not"]
+"""Operators that join conditions."""
 Operators: TypeAlias = Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$not_in", "$between"]
+"""Operators that compare a field with a value."""
 QueryKey: TypeAlias = str
 """A field of an item, or a LogicOperator."""
 QueryDict: TypeAlias = dict[QueryKey, Any]
 """A query as dicts, in which nodes may stand as parts."""
 
 QUERY_KEYS = ["item", "uid", "timestamp_id", "task_name", "status", "staleness"]
+"""Fields that a query may name."""
 
 
 class QueryNode:
@@ -29,6 +32,7 @@ class QueryNode:
 
 
 QueryType: TypeAlias = QueryDict | QueryNode
+"""A query as a dict or as nodes."""
 
 
 @dataclass(frozen=True)
