@@ -18,7 +18,7 @@ SRC = Path(__file__).parents[2] / "src"
 # From the bottom up. A module imports from its own layer or from one below; "" is `reroll/__init__.py`, the public
 # surface of the core. A new top-level module or package is added here, in the lowest layer where it can live.
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("errors", frozenset({"errors", "_version", "forking"})),
+    ("errors", frozenset({"errors", "_version", "forking", "display"})),
     ("what a rollout and a query are", frozenset({"rollout", "query"})),
     ("engine and store", frozenset({"engine", "codec", "store"})),
     ("groups and telemetry", frozenset({"group", "sample", "telemetry"})),

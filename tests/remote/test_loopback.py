@@ -81,3 +81,15 @@ async def test_a_client_that_closes_holds_nothing_although_messages_got_lost(see
     assert (await other.stats()).reservations == 0
     assert closes((await other.ledger())["t"])
     await other.close()
+
+
+async def test_the_length_of_a_client_is_never_a_wrong_zero():
+    loopback = Loopback(FIFO)
+    producer, client = loopback.connect(), loopback.connect()
+    for number in range(3):
+        await producer.put(group(str(number)), "t")
+    with pytest.raises(TypeError, match="await a call first"):
+        len(client)
+    assert client
+    await client.health()
+    assert len(client) == len(producer) == 3

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from reroll.display import html_table
 from reroll.sample import Sample
 
 _OF_A_BATCH: Final = frozenset({"id", "groups", "samples", "counts", "ack", "nack"})
@@ -30,6 +31,9 @@ class Batch:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id}, counts={self.counts})"
 
+    def _repr_html_(self) -> str:
+        return batch_html(self)
+
     @property
     def counts(self) -> dict[str, int]:
         """How many groups there are, by task."""
@@ -48,6 +52,17 @@ class Batch:
         if not self._done:
             self._done = True
             await self._holder.nack_lease(self.id)
+
+
+def batch_html(batch: Any) -> str:
+    """Return a table of the groups of a batch, one row each."""
+    rows = (
+        (name, sample.info.uid, len(sample.group), sample.info.staleness, sample.info.times_sampled)
+        for name, samples in batch.samples.items()
+        for sample in samples
+    )
+    columns = ("task", "uid", "rollouts", "staleness", "times_sampled")
+    return html_table(repr(batch), columns, rows, sum(batch.counts.values()))
 
 
 class Lease:

@@ -12,6 +12,7 @@ from reroll import forking
 from reroll.buffer.buffer import ReplayBuffer
 from reroll.buffer.groups import Groups
 from reroll.buffer.plain_calls import Run, blocking, lending
+from reroll.engine.ledger import LedgerReport
 from reroll.waiting import Guard, ThreadWaits
 
 T = TypeVar("T")
@@ -133,3 +134,6 @@ class BlockingReplayBuffer(BlockingVerbs):
 
     def __repr__(self) -> str:
         return repr(self._target).replace("ReplayBuffer", "BlockingReplayBuffer", 1)
+
+    def _repr_html_(self) -> str:
+        return LedgerReport(self.ledger()).to_html(repr(self))

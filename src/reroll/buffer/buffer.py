@@ -34,6 +34,7 @@ from reroll.buffer.arguments import (
     checked_thresholds,
     checked_uids,
     required_step,
+    unknown_task,
 )
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.expiring import Thresholds
@@ -43,7 +44,7 @@ from reroll.buffer.packed import Packed
 from reroll.buffer.patch import Patch
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.runtime import Runtime
-from reroll.engine.ledger import Amount
+from reroll.engine.ledger import Amount, LedgerReport
 from reroll.engine.limits import Limiter, StalenessWindow, limiter_of
 from reroll.engine.query import Row, parse_order, still_at
 from reroll.engine.rewind import commit, rewind
@@ -141,6 +142,7 @@ class ReplayBuffer:
         if (
             type(items) is list or (not isinstance(items, str | Packed) and isinstance(items, Sequence))
         ) and not items:
+            runtime.engine.named(task_name)  # raises for a task that the configuration does not allow
             return None
         plan = groups.plan_put(
             items,
@@ -604,9 +606,9 @@ class ReplayBuffer:
         """Report that a training step has finished. O(tasks + groups that expire).
 
         Args:
-            step: the finished training step.
+            step: the finished training step; a smaller step than before changes nothing, as a late report does.
             version: version of the weights that generate from now on; None: the last multiple of the window's
-                `sync_interval`.
+                `sync_interval`. A smaller version than before changes nothing: `rewind` goes back.
 
         Raises:
             InvalidArgument: an argument is invalid.
@@ -852,6 +854,9 @@ class ReplayBuffer:
         return (
             f"<{type(self).__name__}: {len(runtime.groups)} groups, {len(runtime.engine.tasks)} tasks{state}>"
         )
+
+    def _repr_html_(self) -> str:
+        return self._ledger().to_html(repr(self))
 
     async def count(self, task_name: str, group_status: Status | str) -> int:
         """Return the number of resident groups of one task and status. O(1).
@@ -1222,13 +1227,14 @@ class ReplayBuffer:
 
         Raises:
             InvalidConfig: the task could never proceed; nothing has changed.
-            InvalidArgument: it is a StalenessWindow, which is configured when the buffer is built.
+            InvalidArgument: it is a StalenessWindow, which is configured when the buffer is built; or the configuration
+                names tasks, and this one is neither named nor had a group.
             Closed: the buffer was closed.
 
         """
         runtime = self._runtime
         runtime.check_open()
-        task = runtime.engine.task(checked_task(task_name))
+        task = self._configurable(task_name)
         if isinstance(rate_limiter, StalenessWindow):
             raise InvalidArgument(
                 "rate_limiter cannot be a StalenessWindow: that is configured when the buffer is built"
@@ -1249,14 +1255,22 @@ class ReplayBuffer:
 
         Raises:
             InvalidConfig: the sampler is of another kind, or its parameters are impossible; nothing has changed.
+            InvalidArgument: the configuration names tasks, and this one is neither named nor had a group.
             Closed: the buffer was closed.
 
         """
         runtime = self._runtime
         runtime.check_open()
-        runtime.engine.task(checked_task(task_name)).set_sampler(selector_spec(sampler))
+        self._configurable(task_name).set_sampler(selector_spec(sampler))
         runtime.waits.wake()
         await runtime.persist()
+
+    def _configurable(self, task_name: str) -> Task:
+        """Return a task to change. Raises InvalidArgument for a name that is likely misspelt."""
+        engine, name = self._runtime.engine, checked_task(task_name)
+        if engine.declared and name not in (known := engine.known_tasks()):
+            raise InvalidArgument(f"task {name!r} is unknown; {unknown_task(name, known)}")
+        return engine.task(name)
 
     # --- checkpoints
 
@@ -1407,7 +1421,11 @@ class ReplayBuffer:
     async def ledger(self) -> dict[str, dict[str, Amount]]:
         """Return, by task, the place of every group and token that was put, or the way it left. O(tasks)."""
         self._runtime.check_open()
-        return {name: task.ledger.amounts() for name, task in self._runtime.engine.tasks.items()}
+        return self._ledger()
+
+    def _ledger(self) -> LedgerReport:
+        tasks = self._runtime.engine.tasks.items()
+        return LedgerReport((name, task.ledger.amounts()) for name, task in tasks)
 
     async def stats(self) -> Stats:
         """Return counts, histograms, wait times, rates and warnings. O(resident groups), vectorised."""

@@ -8,7 +8,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from reroll.buffer.batch import Batch, Lease, not_taken_yet
+from reroll.buffer.batch import Batch, Lease, batch_html, not_taken_yet
 from reroll.sample import Sample
 
 P = ParamSpec("P")
@@ -84,6 +84,9 @@ class BlockingBatch:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id}, counts={self.counts})"
+
+    def _repr_html_(self) -> str:
+        return batch_html(self)
 
 
 def lending(lease: Callable[Concatenate[Any, P], Lease]) -> Callable[Concatenate[Any, P], BlockingLease]:

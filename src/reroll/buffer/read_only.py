@@ -18,6 +18,7 @@ from reroll.buffer.records import read_state
 from reroll.buffer.references import OBJECT, Objects
 from reroll.codec import decode
 from reroll.engine.engine import Engine
+from reroll.engine.ledger import LedgerReport
 from reroll.engine.selectors.specs import Fifo
 from reroll.engine.state import restore
 from reroll.engine.task import TaskSettings
@@ -118,6 +119,9 @@ class ReadOnlyBuffer:
 
     def __repr__(self) -> str:
         return f"<ReadOnlyBuffer of {len(self)} groups in {self._saved.path}>"
+
+    def _repr_html_(self) -> str:
+        return LedgerReport(self.ledger()).to_html(repr(self))
 
     def __enter__(self) -> Self:
         return self

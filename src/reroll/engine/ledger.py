@@ -7,6 +7,7 @@ row's status or place, and `recount` derives them from the columns.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from reroll.display import html_table
 from reroll.rollout.status import Status
 
 PUT: Final = "put"
@@ -36,6 +37,26 @@ class Amount(NamedTuple):
 
     def minus(self, other: "Amount") -> "Amount":
         return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2], self[3] - other[3])
+
+
+class LedgerReport(dict[str, dict[str, Amount]]):
+    """What `ledger()` returns: the buckets of each task, shown in one line, or as a table in a notebook."""
+
+    def __repr__(self) -> str:
+        tasks = [
+            f"{name}: {buckets[PUT].groups:,} put = "
+            + (" + ".join(f"{buckets[b].groups:,} {b}" for b in BUCKETS if buckets[b].groups) or "0")
+            for name, buckets in self.items()
+        ]
+        return f"<Ledger {'; '.join(tasks) or 'without tasks'}>"
+
+    def to_html(self, title: str) -> str:
+        """Return a table of the groups in each bucket, by task."""
+        rows = ([name, *(buckets[b].groups for b in (PUT, *BUCKETS))] for name, buckets in self.items())
+        return html_table(title, ("task", PUT, *BUCKETS), rows, len(self))
+
+    def _repr_html_(self) -> str:
+        return self.to_html("Ledger, in groups")
 
 
 class Measure(NamedTuple):

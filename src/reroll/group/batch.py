@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from reroll.display import html_table
 from reroll.errors import InvalidArgument
 from reroll.sample import Sample, SampleInfo
 
@@ -160,3 +161,8 @@ class GroupBatch(Sequence[Sample]):
             return "<GroupBatch empty>"
         low, high = int(self.staleness.min()), int(self.staleness.max())
         return f"<GroupBatch {len(self)} groups of {tasks}, staleness {low} to {high}>"
+
+    def _repr_html_(self) -> str:
+        names = ("uid", "priority", "probability", "weight", "times_sampled", "staleness", "table_size")
+        rows = ((name, *values) for name, *values in zip(self.task_names, *self._columns, strict=True))
+        return html_table(repr(self), ("task", *names), rows, len(self))

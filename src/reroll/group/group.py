@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.codec import RefReader, RefWriter, decode, encode
+from reroll.display import html_table
 from reroll.errors import CorruptData, InvalidArgument, UnsupportedFormat, shown
 from reroll.group import build
 from reroll.group.build import Draft, Encoded, check_counts, is_plain, parts_of
@@ -892,6 +893,18 @@ class RolloutGroup(Sequence[Rollout]):
         ids = {"uid": self.uid, "group_id": self.group_id}
         names = [f"{name}={value!r}" for name, value in ids.items() if value is not None]
         return f"<RolloutGroup {' '.join([*names, ''])}{', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        rows = zip(
+            (status.value for status in self.statuses),
+            self.prompt_lengths.tolist(),
+            self.lengths.tolist(),
+            self.rewards.tolist(),
+            self.finish_reasons,
+            strict=True,
+        )
+        columns = ("status", "prompt tokens", "response tokens", "reward", "finish_reason")
+        return html_table(repr(self), columns, rows, len(self))
 
 
 _USUAL_COLUMNS: Final = (

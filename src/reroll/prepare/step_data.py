@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reroll.display import html_table
 from reroll.prepare.array_pool import ArrayPool
 from reroll.prepare.batches import PackedBatch
 from reroll.prepare.config import PrepareConfig
@@ -55,6 +56,13 @@ class StepData:
 
     def __repr__(self) -> str:
         return f"StepData(step={self.step}, rank={self.rank}, {len(self)} micro-batches, {len(self.uids)} groups)"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (place, part.num_sequences, part.num_tokens, part.num_filler_tokens)
+            for place, part in enumerate(self)
+        )
+        return html_table(repr(self), ("micro-batch", "sequences", "tokens", "fillers"), rows, len(self))
 
     def updates(self) -> Iterator[Update]:
         """Yield the optimizer updates of the step: each mini-batch in turn, `num_iterations` times over.

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from os import urandom
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,7 +19,7 @@ from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.blocking import BlockingVerbs
 from reroll.buffer.buffer import ReplayBuffer
 from reroll.buffer.plain_calls import BlockingBatch, blocking
-from reroll.errors import CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.errors import Closed, CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
 from reroll.interrupts import run_in
 from reroll.remote.connection import Connection
 from reroll.remote.groups import decode_delivery, decode_samples, encode_put
@@ -50,8 +51,17 @@ class RemoteBuffer:
         self._is_durable = True  # whether a take waits for its acknowledgement; as of the last lease
 
     def __len__(self) -> int:
+        """Return the number of resident groups, as of the last reply of the server.
+
+        Raises TypeError before the first reply.
+        """
         forking.check(self._home, "the client")
-        return 0 if self._connected is None else self._connected.length
+        length = None if self._connected is None else self._connected.length
+        if length is None:
+            raise TypeError(
+                "len() of a client needs a reply of the server; await a call first, such as health()"
+            )
+        return length
 
     def __bool__(self) -> bool:
         return True  # also when it is empty
@@ -391,6 +401,9 @@ class BlockingRemoteBuffer(BlockingVerbs):
         self._thread.start()
 
     def __len__(self) -> int:
+        """Return the number of resident groups; asks the server."""
+        with suppress(Closed):  # a closed client returns the last number
+            self.health()
         return len(self._target)
 
     def __bool__(self) -> bool:

@@ -78,8 +78,8 @@ class Connection:
             deadline_s: seconds that any call may take.
 
         """
-        self.length = 0
-        """Groups in the buffer, as of the last message."""
+        self.length: int | None = None
+        """Groups in the buffer, as of the last message; None before the first."""
         self.is_closed = False
         """Whether calls raise Closed."""
         self._address = address

@@ -13,7 +13,7 @@ import msgspec
 from reroll import errors
 from reroll.buffer.reservations import Reservation
 from reroll.codec import decode, encode, register
-from reroll.engine.ledger import Amount
+from reroll.engine.ledger import Amount, LedgerReport
 from reroll.engine.query import Row
 from reroll.errors import CorruptData, RerollError
 from reroll.sample import SampleInfo
@@ -38,6 +38,7 @@ for _kind in (
     *(Waiting, Limits, OpenLease, DiskUse, StatsWarning),
 ):
     register(_kind, name=f"reroll.{_kind.__name__}")
+register(LedgerReport, name="reroll.Ledger", encode=dict, decode=LedgerReport)
 
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
 _SCALARS_OR_DICT: Final = _SCALARS | {dict}

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from reroll.display import html_table
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import PUT, Amount
 from reroll.engine.rows import NO_VERSION, RESIDENT, IntArray
@@ -402,6 +403,25 @@ class Stats:
     """Seconds since the buffer was made or resumed; None: it is a file."""
     warnings: list[StatsWarning]
     """Likely problems with their remedies."""
+
+    def __repr__(self) -> str:
+        tasks = ", ".join(f"{name} {sum(task.statuses.values()):,}" for name, task in self.tasks.items())
+        return (
+            f"<Stats groups: {tasks or 'none'}; {self.leases:,} leases, {self.out:,} checked out, "
+            f"{self.num_bytes:,} bytes, {len(self.warnings)} warnings>"
+        )
+
+    def _repr_html_(self) -> str:
+        statuses = [status.value for status in STATUSES]
+        rows = (
+            (
+                *(name, task.step, *(task.statuses[status] for status in statuses), task.leased, task.out),
+                *(task.num_tokens, task.staleness.mean, sum(found.task == name for found in self.warnings)),
+            )
+            for name, task in self.tasks.items()
+        )
+        columns = ("task", "step", *statuses, "leased", "out", "tokens", "staleness", "warnings")
+        return html_table(repr(self), columns, rows, len(self.tasks))
 
     @classmethod
     def of(cls, tasks: dict[str, TaskStats], **rest: Any) -> Self:
