@@ -5,10 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 TRL    := .venv-trl
+VERL   := .venv-verl
 DOCS   := .venv-docs
 DIST   := .venv-dist
 
-.PHONY: help demo browser test test-slow test-trl coverage lint format api docs docs-serve dist bench bench-peers soak clean
+.PHONY: help demo browser test test-slow test-trl test-verl coverage lint format api docs docs-serve dist bench bench-peers soak clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -59,6 +60,17 @@ $(TRL)/1.13.0/.installed: $(TRL)/1.16.0/.installed
 test-trl: $(TRL)/1.16.0/.installed $(TRL)/1.13.0/.installed  ## Run the tests against TRL, in an environment of their own.
 	REROLL_TRL=1.16.0 $(TRL)/1.16.0/bin/python -m pytest -c tests/trl/pytest.ini tests/trl
 	REROLL_TRL=1.13.0 PYTHONPATH=$(CURDIR)/$(TRL)/1.13.0 $(TRL)/1.16.0/bin/python -m pytest -c tests/trl/pytest.ini tests/trl/test_replay.py
+
+# About 2 GB; torch comes first, so that what needs it finds it.
+$(VERL)/.installed: pyproject.toml tests/verl/requirements.txt
+	@echo "Setting up $(VERL) (once; a few minutes) ..."
+	@$(PYTHON) -m venv $(VERL)
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -e . -r tests/verl/requirements.txt
+	@touch $@
+
+test-verl: $(VERL)/.installed  ## Run the tests against verl and TransferQueue, in an environment of their own.
+	$(VERL)/bin/python -m pytest -c tests/verl/pytest.ini tests/verl
 
 lint: $(STAMP)  ## Check style, formatting and types.
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ settings.register_profile(
 # A shell ignores SIGINT for what it runs in the background, and processes that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-collect_ignore = ["trl"]  # against TRL itself, in an environment of its own: make test-trl
+collect_ignore = ["trl", "verl"]  # against TRL and verl themselves: make test-trl, make test-verl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
