@@ -145,3 +145,21 @@ def test_pictures_stand_alone(path):
     assert re.findall(r"https?://[^\s\"]+", text) == ["http://www.w3.org/2000/svg"]  # loads nothing
     assert "<script" not in text
     assert len(text) < 20_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_torchrun_trainer_survives_kills_of_a_rank_and_of_the_server(tmp_path):
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "torchrun" / "run.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=380,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed rank 0" in done.stdout
+    assert "killed the server" in done.stdout
+    assert "40 prompts trained, 40 different ones, of 40" in done.stdout
