@@ -1,4 +1,4 @@
-"""What holds only in process: the objects that were put are the ones that come back, and nobody else's are touched."""
+"""What holds only in process: objects of the caller's own class come back themselves, and no others are touched."""
 
 import asyncio
 import copy
@@ -7,7 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from buffer.kinds import KINDS, fields_of, status_of
-from reroll import Closed, InvalidArgument, NotStorable, ReplayBuffer, ReplayBufferConfig, Status, WaitTimeout
+from reroll import (
+    Closed,
+    InvalidArgument,
+    NotStorable,
+    ReplayBuffer,
+    ReplayBufferConfig,
+    Rollout,
+    Status,
+    WaitTimeout,
+)
 from reroll.testing import ManualClock
 from reroll.testing.buffer.builders import group, rollout
 from reroll.waiting import LoopWaits
@@ -18,6 +27,14 @@ COMPLETED, ABORTED, EXPIRED = Status.COMPLETED, Status.ABORTED, Status.EXPIRED
 @pytest.fixture(params=KINDS)
 def make(request):
     return KINDS[request.param]
+
+
+class Own(Rollout):
+    """A class of the caller: its objects stay in the buffer as they are."""
+
+    @classmethod
+    def of(cls, rollout):
+        return cls.from_state(rollout.state())
 
 
 def fifo(**options):
@@ -41,7 +58,12 @@ class Picture:
                 assert repr(value) == repr(contents[name]), f"{name} was changed in place"
 
 
-async def test_the_same_objects_come_back_stamped(make):
+def is_column(make):
+    """Return whether the buffer keeps columns of these rollouts, not the objects."""
+    return make is Rollout
+
+
+async def test_stamped_rollouts_come_back_objects_of_other_classes_as_they_are(make):
     buffer = fifo()
     items = [make(status="completed", response_ids=[5, 6]), make(status="completed", response_ids=[7])]
     names = [set(fields_of(item)) for item in items]
@@ -52,7 +74,8 @@ async def test_the_same_objects_come_back_stamped(make):
     (seen,) = await buffer.peek([uid])
     (handed,) = await buffer.get(1, "t", COMPLETED)
     for fetched in (seen, handed):
-        assert [id(item) for item in fetched] == [id(item) for item in items]
+        assert list(fetched) == items
+        assert all((mine is theirs) != is_column(make) for mine, theirs in zip(fetched, items, strict=True))
     assert [set(fields_of(item)) for item in items] == names, (
         "attributes that an object lacks are never added"
     )
@@ -67,7 +90,7 @@ async def test_objects_are_recognised_when_they_come_back(make):
     taken.response_ids = [*taken.response_ids, 6]
     taken.status = type(taken.status)("completed")
     assert await buffer.put([taken], "t", model_step=4) == uid
-    assert list(item.response_model_steps) == [1, 4]
+    assert list(taken.response_model_steps) == [1, 4]
     assert (await buffer.query({}))[0].attempts == 2
 
 
@@ -84,7 +107,10 @@ async def test_expired_objects_are_emptied_and_keep_what_they_were_given(make, w
         await buffer.put([item], "t")
         await buffer.refresh_staleness(task_stale_thresholds={"t": 3}, current_train_step=5)
     ((handed,),) = await buffer.get(1, "t", EXPIRED)
-    assert handed is item
+    assert (handed is item) != is_column(make)
+    if when == "put":
+        assert status_of(item) == "expired"
+    item = handed
     assert status_of(item) == "expired"
     assert item.seq_staleness == 3
     assert len(item.response_ids) == len(item.response_model_steps) == 0
@@ -95,9 +121,9 @@ async def test_expired_objects_are_emptied_and_keep_what_they_were_given(make, w
         assert list(item.prompt_ids) == [1, 2]
 
 
-async def test_a_dropped_group_lets_go_of_its_data():
+async def test_a_dropped_group_of_own_objects_releases_their_data():
     buffer = fifo()
-    items = group(versions=1, mm_info={"pixels": 1}, message=["long"])
+    items = [Own.of(rollout) for rollout in group(versions=1, mm_info={"pixels": 1}, message=["long"])]
     await buffer.put(items, "t")
     await buffer.refresh_staleness(
         task_stale_thresholds={"t": 1}, current_train_step=9, expired_groups_retryable_by_task={"t": False}
@@ -178,7 +204,9 @@ async def test_the_buffer_keeps_its_own_list():
     uid = await buffer.put(items, "t")
     items.pop()
     assert len((await buffer.peek([uid]))[0]) == 2
-    (await buffer.peek([uid]))[0].clear()
+    (peeked,) = await buffer.peek([uid])
+    peeked[0].reward = 5.0
+    assert (await buffer.peek([uid]))[0][0].reward is None
     assert len((await buffer.get(1, "t", COMPLETED))[0]) == 2
 
 
@@ -215,6 +243,7 @@ async def test_members_of_groups_that_are_dropped_as_too_stale_are_expired_and_e
     buffer = fifo(expire=expire)
     terminal = {"stale_threshold": 3, "current_train_step": 9, "expired_groups_retryable": False}
     at_put, arrived, refreshed = ([rollout(versions=v) for v in (1, 8)] for _ in range(3))
+    refreshed = [Own.of(member) for member in refreshed]  # of rollouts the buffer has columns of its own
     arrived[0].status = EXPIRED
     assert await buffer.put(at_put, "t", **terminal) is None
     assert await buffer.put(arrived, "t", expired_groups_retryable=False) is None

@@ -176,9 +176,8 @@ async def test_w1_each_step_takes_exactly_what_was_rolled_in_order(seed, kind):
         batches, counts = await consumer
 
         assert counts == {"math": batch}
-        assert [[id(r) for r in group] for group in batches["math"]] == [
-            [id(r) for r in group] for group in arrived
-        ]
+        tokens = [[list(rollout.response_ids) for rollout in group] for group in batches["math"]]
+        assert tokens == [[list(rollout.response_ids) for rollout in group] for group in arrived]
         for group in batches["math"]:
             assert len(group) == MEMBERS
             engine.check(group)
@@ -535,8 +534,8 @@ async def test_w5_producers_are_held_back_and_the_trainer_waits_for_full_batches
         batches, counts = await buffer.take_batch({"math": batch}, wait=True, train_step=step)
         assert counts == {"math": batch}
         # Puts that wait are let in in the order in which they came.
-        taken = [id(group[0]) for group in batches["math"]]
-        assert taken == [id(group[0]) for group in putting[(step - 1) * batch : step * batch]]
+        taken = [group[0].group_uid for group in batches["math"]]
+        assert taken == [group[0].group_uid for group in putting[(step - 1) * batch : step * batch]]
         trained.add(batches["math"])
         await give_way(rng, 12)  # the optimizer; producers go on, as far as there is room
         assert len(putting) <= step * batch + capacity + workers

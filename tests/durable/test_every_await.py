@@ -31,7 +31,7 @@ async def test_sweeps(tmp_path, kind, seeds):
     await buffer.close()
 
 
-@pytest.mark.parametrize("limits", [{"capacity": 2}, {"rate_limiter": Queue(2)}, {"max_bytes": 40}], ids=str)
+@pytest.mark.parametrize("limits", [{"capacity": 2}, {"rate_limiter": Queue(2)}, {"max_bytes": 400}], ids=str)
 async def test_the_room_of_a_take_is_kept_until_it_is_written(tmp_path, limits):
     buffer = fifo(tmp_path / "store", **limits)
     await fill(buffer, 2)

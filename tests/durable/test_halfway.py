@@ -71,7 +71,8 @@ async def test_what_a_producer_is_writing_is_saved_as_far_as_all_fields_tell(tmp
     row = await row_of(again, 1)
     assert (row.status, row.attempts, row.version) == ("aborted", 1, 0)
     ((restored, other),) = await again.get(1, TASK, "aborted")
-    assert told(restored) == (mine if written == 4 else {name: list(FIELDS[name]) for name in MORE})
+    is_seen = written == 4 and kind != "Rollout"  # of a Rollout the buffer has columns of its own
+    assert told(restored) == (mine if is_seen else {name: list(FIELDS[name]) for name in MORE})
     assert told(other) == told(second)
     restored.status = other.status = "completed"
     assert await again.put([restored, other], TASK) == 1
@@ -81,7 +82,7 @@ async def test_what_a_producer_is_writing_is_saved_as_far_as_all_fields_tell(tmp
 async def test_a_producer_that_starts_anew_is_saved_as_empty(tmp_path):
     config = ReplayBufferConfig(sampler="fifo")
     buffer = config.build()
-    await buffer.put([KINDS["Rollout"]()], TASK)
+    await buffer.put([KINDS["a dict"]()], TASK)
     ((item,),) = await buffer.get(1, TASK, "aborted")
     item.response_ids = []
     await buffer.save(tmp_path)

@@ -295,15 +295,15 @@ async def test_rollouts_that_are_about_to_be_shown_stay_in_memory(tmp_path):
     with stalled(buffer):
         writer = await while_writing(buffer.put(group(), TASK))
         reader = await while_writing(buffer.lease({TASK: 1}))
-        while not group_of.items:
+        while not group_of.is_here:
             await quiet()
         assert not reader.done()
         probe(buffer).disk.settle([group_of])  # as another reader does at its end
-        assert group_of.items
+        assert group_of.is_here
     batch = await reader
     assert uids_of(batch.groups[TASK]) == [1]
     await writer
-    assert not group_of.items
+    assert not group_of.is_here
     await buffer.close()
 
 

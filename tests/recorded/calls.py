@@ -21,6 +21,7 @@ from reroll import (
     ReplayBufferConfig,
     RerollError,
     Rollout,
+    RolloutGroup,
     SampleToInsertRatio,
     StalenessWindow,
     Status,
@@ -247,7 +248,7 @@ def plain(value: Any) -> Any:
         return plain(
             {part.name: getattr(value, part.name) for part in fields(value) if part.name != "num_bytes"}
         )
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | RolloutGroup):
         return [plain(part) for part in value]
     if isinstance(value, float):
         return None if math.isnan(value) else f"{value:.9g}"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from reroll import ReplayBuffer, Sample
-from reroll.remote.groups import as_bytes, decode_delivery, decode_put, encode_delivery, encode_put
+from reroll.remote.groups import decode_group, encode_group
 from reroll.remote.methods import METHODS, bind_arguments, remote_method
 from reroll.remote.values import error_to_bytes, to_bytes, to_error, to_value
 
@@ -25,8 +25,7 @@ class Across:
         arguments = bind_arguments("put", args, kwargs)
         items = arguments.pop("items")
         if isinstance(items, list) and items:
-            known, blob = encode_put(items, arguments.get("model_step"))
-            items = decode_put(known, blob, arguments.get("model_step"))
+            items = decode_group(*encode_group(items))
         return await self._call("put", arguments, items=items)
 
     async def take_batch(self, *args: Any, **kwargs: Any) -> Any:
@@ -46,15 +45,14 @@ class Across:
     async def _call(self, name: str, arguments: dict[str, Any], **as_they_are: Any) -> Any:
         arguments = to_value(to_bytes(arguments)) | as_they_are
         try:
-            with as_bytes():
-                value = await getattr(self.buffer, name)(**arguments)
+            value = await getattr(self.buffer, name)(**arguments)
         except Exception as error:  # noqa: BLE001  (whatever it is crosses)
             raise to_error(error_to_bytes(error)) from None
         return value if name in ("take_batch", "get", "peek", "sample") else to_value(to_bytes(value))
 
 
-def _crossing(group: Any) -> list[Any]:
-    return decode_delivery(*encode_delivery(group))
+def _crossing(group: Any) -> Any:
+    return decode_group(*encode_group(group))
 
 
 for _name, _method in METHODS.items():  # all verbs that the class does not have itself

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reroll import InvalidArgument, Rollout
+from reroll import InvalidArgument, Rollout, RolloutGroup
 from reroll.rollout import Status, combine, summarize
-from reroll.rollout.summary import find_group_id, inspect_any, summarize_rollouts
+from reroll.rollout.summary import find_group_id, inspect_any
 from rollout.test_members import rollout_fields
 
 
@@ -86,27 +86,17 @@ def _rollout(**fields):
         ([{"response_model_steps": [5, 4, 4], "response_mask": [1, 1, 0]}], (4,), (5,)),
     ],
 )
-def test_what_nearly_all_hold_is_looked_at_at_once(members, oldest, trainable):
+def test_versions_of_members(members, oldest, trainable):
     group = [_rollout(**member) for member in members]
-    summary = summarize_rollouts(group, 6)
-    assert summary is not None
-    assert summary.member_versions == oldest
-    assert summary.member_newest_trainable == trainable
-    assert summary.prompt_tokens == 2 * len(group)
-    assert summary.status is Status.COMPLETED
+    for summary in (summarize(group, model_step=6), RolloutGroup.of(group, model_step=6).summary()):
+        assert summary.member_versions == oldest
+        assert summary.member_newest_trainable == trainable
+        assert summary.status is Status.COMPLETED
 
 
-def test_others_are_left_to_the_general_look():
-    class Other(Rollout):
-        __slots__ = ()
-
-    assert summarize_rollouts([], 1) is None
-    assert summarize_rollouts([_rollout(), Other(response_ids=[1])], 1) is None
-    assert summarize_rollouts([_rollout(), Rollout.__new__(Rollout)], 1) is None
-    assert summarize_rollouts([_rollout(num_tokens=3)], 1) is None
+def test_a_wrong_reward_is_refused_by_name():
     wrong = _rollout()
     wrong.reward = "good"
-    assert summarize_rollouts([wrong], 1) is None
     with pytest.raises(InvalidArgument, match="rollout 1: reward"):
         summarize([_rollout(), wrong])
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import zmq
 from hypothesis import given as given_by
@@ -16,10 +17,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from reroll import LimitReached, ProtocolMismatch, ReplayBufferConfig, Server, Status, connect
-from reroll.buffer.packed import pack
+from reroll.codec import checksum_of
 from reroll.engine.ledger import closes
-from reroll.errors import CorruptData, InvalidArgument, RerollError
-from reroll.remote.groups import as_bytes, decode_delivery, decode_put, encode_delivery
+from reroll.errors import CorruptData, InvalidArgument, RerollError, UnsupportedFormat
+from reroll.group.layout import RECORD
+from reroll.remote.groups import decode_group, encode_group
 from reroll.remote.protocol import (
     HEAD,
     MAGIC,
@@ -140,31 +142,40 @@ async def test_a_wrong_call_is_answered_by_an_error(server, raw, verb, arguments
 
 
 LIES = {
-    "tokens below nothing": {4: [-5, 3]},
-    "versions of three members": {2: [None] * 3},
-    "tokens of one member": {4: [3]},
-    "no members": {2: [], 3: [], 4: [], 5: [], 8: [0, b"", 0, 0.0, 0, False, False]},
-    "a status that no group has": {0: "archived"},
-    "a length of 2^200": {8: [3, bytes([201, 2]), 0, 0.0, 0, False, False]},
-    "rewards that are no number": {8: [3, bytes([2, 2]), 1, float("nan"), 0, False, False]},
+    "members": (0, 1, 3, 1 << 30),
+    "num_tokens": (-5, 0, 1 << 50),
+    "response_tokens": (-1, 1 << 50),
+    "prompt_tokens": (-1, 1 << 41),
+    "body_size": (-16, 0, 1 << 40),
+    "status": (6, 200),
+    "version": (5,),
+    "reward_mean": (float("nan"), 2.5),
+    "format": (9,),
+    "flags": (0xFFFF,),
+    "meta_size": (1, 1 << 31),
 }
 
 
+def with_lie(metadata, field, value):
+    """Return the metadata of a group whose head lies, with the right checksum."""
+    head, objects = msgspec.msgpack.decode(metadata)
+    changed = bytearray(head)
+    np.frombuffer(changed, RECORD, 1)[field] = value
+    struct.pack_into("<I", changed, RECORD.fields["crc"][1], checksum_of(memoryview(changed)[8:]))
+    return msgspec.msgpack.encode([bytes(changed), objects])
+
+
 async def test_lies_about_a_group_are_found(server, raw):
-    known, blob = pack(group(members=2), None)
-    truth = msgspec.msgpack.decode(known)
-    lies = [
-        msgspec.msgpack.encode([lie.get(place, told) for place, told in enumerate(truth)])
-        for lie in LIES.values()
-    ]
+    known, blob = encode_group(group(members=2, reward=1.0))
+    lies = [with_lie(known, field, value) for field, values in LIES.items() for value in values]
     payloads = [(b"", blob), (known, b"x" * 80), (known, blob[:-64]), (known, blob[::-1])]
     for number, (told, payload) in enumerate([*payloads, *((lie, blob) for lie in lies)]):
-        raw.send(*call("put", {"task_name": "t", "metadata": told}, payload, number=number))
+        raw.send(*call("put", {"task_name": "t"}, told, payload, number=number))
         _, is_error, value, *_ = await raw.answer()
         assert is_error, number
-        assert isinstance(to_error(value), InvalidArgument | CorruptData)
+        assert isinstance(to_error(value), InvalidArgument | CorruptData | UnsupportedFormat)
     assert len(server.buffer) == 0
-    raw.send(*call("put", {"task_name": "true", "metadata": known}, blob, number=99))
+    raw.send(*call("put", {"task_name": "true"}, known, blob, number=99))
     assert not (await raw.answer())[1]
     await check_alive(server)
 
@@ -172,7 +183,7 @@ async def test_lies_about_a_group_are_found(server, raw):
 @settings(max_examples=150, deadline=None)
 @given_by(st.data())
 def test_altered_descriptions_of_groups_hurt_that_group_only(data):
-    known, blob = pack(group("g", members=2, versions=3, reward=1.0), None)
+    known, blob = encode_group(group("g", members=2, versions=3, reward=1.0))
     position = data.draw(st.integers(0, len(known) - 1))
     altered = known[:position] + bytes([data.draw(st.integers(0, 255))]) + known[position + 1 :]
 
@@ -180,13 +191,10 @@ def test_altered_descriptions_of_groups_hurt_that_group_only(data):
         buffer = FIFO.build()
         await buffer.put(group("other", versions=2), "t")
         with suppress(RerollError):
-            await buffer.put(decode_put(altered, blob, None), "t", current_train_step=4)
+            await buffer.put(decode_group(altered, blob), "t", current_train_step=4)
         for status in Status:
-            with as_bytes():
-                groups = await buffer.get(2, "t", status)
-            for taken_group in groups:
-                with suppress(RerollError):
-                    decode_delivery(*encode_delivery(taken_group))
+            for taken_group in await buffer.get(2, "t", status):
+                decode_group(*encode_group(taken_group))
         assert await buffer.query({}) == []
         assert closes((await buffer.ledger())["t"])
         assert (await buffer.metrics())["gen/groups"] >= 1
@@ -231,7 +239,7 @@ async def test_a_client_of_another_version_raises(monkeypatch, server):
 
 
 async def test_too_large_a_message_ends_the_connection_and_nothing_else(server, raw):
-    raw.send(*call("put", {"task_name": "t", "metadata": b""}, bytes(2 << 20)))
+    raw.send(*call("put", {"task_name": "t"}, b"", bytes(2 << 20)))
     await check_alive(server)
     assert not any(session.pending for session in server.host.sessions.values())
 

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reroll.display import html_table
+from reroll.group import RolloutGroup
 from reroll.sample import Sample
 
 _OF_A_BATCH: Final = frozenset({"id", "groups", "samples", "counts", "ack", "nack"})
@@ -22,7 +23,7 @@ class Batch:
         self._holder = holder
         self._done = False
         self.id = lease
-        self.groups: dict[str, list[list[Any]]] = {
+        self.groups: dict[str, list[RolloutGroup]] = {
             name: [sample.group for sample in given] for name, given in samples.items()
         }
         self.samples = samples

@@ -38,9 +38,9 @@ from reroll.buffer.arguments import (
 )
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.expiring import Thresholds
+from reroll.buffer.group import Payload
 from reroll.buffer.groups import Groups
 from reroll.buffer.journal import Damaged, Encoded
-from reroll.buffer.packed import Packed
 from reroll.buffer.patch import Patch
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.runtime import Runtime
@@ -53,6 +53,7 @@ from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import selector_spec
 from reroll.engine.task import COMPLETED, REJECTED, STATUS_CODE, STATUSES, Task, checked_priority
 from reroll.errors import CorruptData, InvalidArgument, NotEmpty, NotStorable, UncommittedWarning, shown
+from reroll.group import RolloutGroup
 from reroll.query import Query, Scalar, parse_query
 from reroll.rollout import Status, check_threshold
 from reroll.sample import Sample
@@ -81,7 +82,7 @@ class ReplayBuffer:
 
     async def put(
         self,
-        items: Sequence[Any] | Packed,
+        items: Sequence[Any],
         task_name: str,
         *,
         model_step: int | None = None,
@@ -139,9 +140,7 @@ class ReplayBuffer:
         is_known = put_id is not None and put_id in runtime.put_ids
         if is_known and not groups.may_be_continued:
             return await self._first_result(put_id, reservation)
-        if (
-            type(items) is list or (not isinstance(items, str | Packed) and isinstance(items, Sequence))
-        ) and not items:
+        if isinstance(items, Sequence) and not isinstance(items, str) and not len(items):
             runtime.engine.named(task_name)  # raises for a task that the configuration does not allow
             return None
         plan = groups.plan_put(
@@ -208,7 +207,7 @@ class ReplayBuffer:
 
     async def get(
         self, batch_size: int, task_name: str, group_status: Status | str, *, train_step: int | None = None
-    ) -> list[list[Any]]:
+    ) -> list[RolloutGroup]:
         """Take up to `batch_size` groups of one task and status, in the sampler's order, without waiting.
 
         Args:
@@ -241,7 +240,7 @@ class ReplayBuffer:
         wait: bool = False,
         timeout: float | None = None,
         train_step: int | None = None,
-    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+    ) -> tuple[dict[str, list[RolloutGroup]], dict[str, int]]:
         """Take groups of several tasks in one step. O(groups).
 
         COMPLETED groups are consumed; ABORTED and EXPIRED groups are checked out until they are put again.
@@ -273,7 +272,7 @@ class ReplayBuffer:
             taken = [runtime.groups.take(task, status, n) for task, n in wanted.items() if n]
             runtime.notify()
             delivered = await runtime.deliver(taken, partial(runtime.groups.undo_all, taken))
-        groups: dict[str, list[list[Any]]] = {task.name: [] for task in wanted}
+        groups: dict[str, list[Any]] = {task.name: [] for task in wanted}
         groups.update((given.task.name, rollouts) for given, rollouts in zip(taken, delivered, strict=True))
         return groups, {name: len(given) for name, given in groups.items()}
 
@@ -887,7 +886,7 @@ class ReplayBuffer:
         names = [checked_task(name) for name in checked_names("task_names", task_names)]
         return {name: {status: await self.count(name, status) for status in wanted} for name in names}
 
-    async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
+    async def peek(self, uids: Iterable[int]) -> list[RolloutGroup]:
         """Return the rollouts of groups without taking them. Other calls run between slices. O(groups).
 
         Args:
@@ -908,7 +907,7 @@ class ReplayBuffer:
         runtime.check_open()
         wanted = checked_uids(uids)
         runtime.groups.slots(wanted)  # UnknownUid before any is read
-        groups: list[list[Any]] = []
+        groups: list[Any] = []
         lost: list[int] = []
         for start in range(0, len(wanted), scan.GROUPS_AT_ONCE):
             if start:
@@ -1132,7 +1131,7 @@ class ReplayBuffer:
         encoded: list[Encoded] = []
         stored: dict[int, Encoded] = {}
 
-        def encode(uid: int, items: Sequence[Any]) -> None:
+        def encode(uid: int, items: Payload) -> None:
             assert disk is not None  # noqa: S101  (only a durable buffer encodes)
             stored[uid] = disk.encode_now(items)
             encoded.append(stored[uid])

@@ -12,6 +12,7 @@ from reroll.engine.engine import Engine
 from reroll.engine.rows import LEASED, NO_VERSION, RESIDENT, BoolArray, IntArray
 from reroll.engine.task import COMPLETED, EXPIRED, STATUS_CODE, Task
 from reroll.errors import CorruptData
+from reroll.group import RolloutGroup
 from reroll.rollout import Status, is_too_stale, release, summarize, version_staleness, write_status
 
 
@@ -211,7 +212,8 @@ class Expiring(Payloads):
             return
         self._before_change(group)
         group.expire_now(staleness)
-        summary = summarize(group.items)
+        left = group.current()
+        summary = left.summary() if isinstance(left, RolloutGroup) else summarize(left)
         group.learn(summary)
         row = {**row_of(summary), "staleness": max(staleness.values())}
         row["num_tokens"] = min(row["num_tokens"], int(columns.num_tokens[slot]))
@@ -233,7 +235,7 @@ class Expiring(Payloads):
         for slot in unseen.tolist():
             group = self._group(slot)
             self._before_change(group)
-            for item in group.items if group.packed is None else ():
+            for item in group.objects:
                 write_status(item, Status.EXPIRED)
                 release(item)
         self._forget(slots)

@@ -1,19 +1,21 @@
-"""One group: its rollouts, and what is known of each member without looking at it again."""
+"""One group of a buffer: its payload, and the summary of its members."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from reroll.codec import decode
+from reroll.group import RolloutGroup
 from reroll.rollout import GroupSummary, Rollout, Status, expire, read_status, stamp, write_status
 from reroll.rollout.adapters import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.checkout import unmark
 from reroll.rollout.rules import write_same_staleness, write_staleness
 from reroll.rollout.summary import Measure
-from reroll.store import Blob
 
+Payload = RolloutGroup | list[Any]
+"""Columns, or the objects of the caller's own class."""
 BOUND: Final = 1 << 62
 """Sums and differences of two smaller numbers fit into a column."""
 Whole = Annotated[int, Meta(ge=0, lt=BOUND)]
@@ -21,14 +23,14 @@ Integer = Annotated[int, Meta(gt=-BOUND, lt=BOUND)]
 
 
 class Applied(NamedTuple):
-    """What a put wrote into its rollouts."""
+    """The edits that a put makes to its rollouts."""
 
     model_step: Integer | None = None
     staleness: tuple[Integer, ...] | None = None
     failed: bool = False
 
     def to(self, items: Sequence[Any]) -> None:
-        """Write it."""
+        """Edit rollouts."""
         if self.model_step is not None:
             for item in items:
                 stamp(item, self.model_step)
@@ -39,9 +41,19 @@ class Applied(NamedTuple):
                 if read_status(item.status) is not Status.COMPLETED:
                     write_status(item, Status.FAILED)
 
+    def to_columns(self, group: RolloutGroup, uid: int) -> RolloutGroup:
+        """Give a group of the buffer the edits and its uid; its tokens have versions already."""
+        if self.failed:
+            statuses = [s if s is Status.COMPLETED else Status.FAILED for s in group.statuses]
+            group = group.replaced(status=statuses)
+        if self.staleness is not None:
+            group = group.with_staleness(self.staleness)
+        group.assign(uid)
+        return group
+
 
 class Record(NamedTuple):
-    """A group without its rollouts, as it is written down."""
+    """A group without its payload, as it is stored."""
 
     versions: tuple[Integer | None, ...]
     trainable: tuple[Integer | None, ...]
@@ -51,28 +63,29 @@ class Record(NamedTuple):
     prompt_tokens: Integer
     applied: Applied
     emptied: dict[int, Integer]
+    head: bytes | None = None
+    """The head of a group of columns."""
 
 
 _read_record = msgspec.msgpack.Decoder(Record, strict=False).decode
 
 
 class Group:
-    """The payload of a row. The row decides; rollouts follow when somebody gets to see them.
+    """The payload of a row: columns for groups of `Rollout`, the caller's objects for other classes.
 
-    So a refresh that expires thousands of groups stays quick: they are emptied when they are shown. Where groups are kept
-    on disk, their rollouts may be there only: then `items` is empty until they are loaded. Those of a buffer that was resumed
-    are bytes until somebody looks.
+    The row decides; the payload follows when it is delivered. So a refresh that expires thousands of groups stays quick: their
+    responses are removed on delivery. Columns never change in place. The payload of a durable group may be on disk only.
     """
 
     __slots__ = (
         "_is_frozen",
-        "_items",
-        "_packed",
+        "_payload",
         "_recorded",
         "_stale_at",
-        "_told_at",
+        "_stated_at",
         "applied",
         "emptied",
+        "head",
         "measure",
         "prompts",
         "trainable",
@@ -81,22 +94,25 @@ class Group:
         "versions",
     )
 
-    def __init__(self, uid: int, items: list[Any], summary: GroupSummary, told_at: int | None = None) -> None:
+    def __init__(
+        self, uid: int, payload: Payload, summary: GroupSummary, stated_at: int | None = None
+    ) -> None:
         self.uid = uid
-        self._items = items
-        self._packed: Blob | None = None
         self._stale_at: int | None = None
-        # What was done to the rollouts since they were encoded; written down where they are kept on disk.
+        # Edits of the objects since they were encoded, which are repeated when they are loaded; the members that expired.
         self.applied = _NOTHING
         self.emptied: dict[int, int] | None = None
-        self._recorded = _NEVER
-        self.learn(summary, told_at)
+        self.replace(payload, summary, stated_at)
 
-    def learn(self, summary: GroupSummary, told_at: int | None = None) -> None:
-        """Know the members as they are now; `told_at` is the step of the staleness that was written into them."""
-        # Kept until somebody sees the rollouts: a trainer that is still at that step gets them without a look into
-        # each, and a batch has hundreds.
-        self._told_at = told_at
+    def replace(self, payload: Payload, summary: GroupSummary, stated_at: int | None = None) -> None:
+        """Hold another payload; `stated_at` is the step of the staleness that its members state."""
+        self._payload: Payload | None = payload
+        self.head = payload.head if isinstance(payload, RolloutGroup) else None
+        self.learn(summary, stated_at)
+
+    def learn(self, summary: GroupSummary, stated_at: int | None = None) -> None:
+        """Hold the summary of the members as they are now."""
+        self._stated_at = stated_at
         self._recorded = _NEVER
         self._is_frozen = False
         self.prompts = summary.prompt_tokens  # None: not counted yet
@@ -106,88 +122,111 @@ class Group:
         self.measure = summary.measure
 
     @property
-    def items(self) -> list[Any]:
-        """The rollouts."""
-        if self._packed is not None:
-            self.load(decode(self._packed))
-        return self._items
+    def payload(self) -> Payload:
+        """The payload, which is in memory."""
+        assert self._payload is not None  # noqa: S101  (the caller has loaded it)
+        return self._payload
 
     @property
     def is_here(self) -> bool:
-        """Whether the rollouts are in memory, as objects or as bytes."""
-        return bool(self._packed is not None or self._items)
+        """Whether the payload is in memory."""
+        return self._payload is not None
 
     @property
-    def packed(self) -> Blob | None:
-        """The rollouts as bytes, if nobody has looked at them yet."""
-        return self._packed
+    def objects(self) -> list[Any]:
+        """The caller's objects; empty for columns, and for a payload on disk."""
+        return self._payload if isinstance(self._payload, list) else []
 
     @property
     def stale_at(self) -> int | None:
-        """The step at which all members expired, if they are not emptied yet."""
+        """The step at which all members expired, if the group was not delivered since."""
         return self._stale_at
 
     def prompt_tokens(self) -> int:
-        """Return how many tokens are left when all members are emptied."""
-        return count_prompts(self.items) if self.prompts is None else self.prompts
+        """Return the number of tokens that stay when all members expire."""
+        if self.prompts is None:
+            self.prompts = count_prompts(self.payload)
+        return self.prompts
 
     def expire_later(self, step: int) -> None:
-        """Let all members expire as of a step; they are emptied when they are shown."""
+        """Expire all members as of a step; their responses are removed on delivery."""
         self._stale_at = step
 
     def expire_now(self, staleness: Mapping[int, int]) -> None:
-        """Empty these members, which expire with this staleness."""
-        expired = [self.items[member] for member in staleness]
-        for item in expired:
-            expire(item)
-        write_staleness(expired, staleness.values())
+        """Expire these members with this staleness."""
+        if isinstance(self._payload, list):
+            expired = [self._payload[member] for member in staleness]
+            for item in expired:
+                expire(item)
+            write_staleness(expired, staleness.values())
         self.emptied = {**(self.emptied or {}), **staleness}
 
-    def shown(self, step: int | None, row_staleness: int) -> list[Any]:
-        """Return the rollouts as `handed_over` does, in a list that the caller may change."""
-        return list(self.handed_over(step, row_staleness))
+    def current(self) -> Payload:
+        """Return the payload without the responses of expired members."""
+        payload = self.payload
+        return (
+            payload.expired(self.emptied) if self.emptied and isinstance(payload, RolloutGroup) else payload
+        )
 
-    def handed_over(self, step: int | None, row_staleness: int) -> list[Any]:
-        """Return the rollouts, brought up to date with their row: expired members emptied, staleness as it is now.
+    def delivered(self, step: int | None, row_staleness: int, *, is_final: bool, leaves: bool) -> Payload:
+        """Return the group for its receiver, as its row is now: expired members without response, staleness as of `step`.
 
-        The list is the group's own: for groups that leave.
+        Args:
+            step: the training step of the task.
+            row_staleness: the staleness that the row states.
+            is_final: whether the group is delivered as it was chosen, although it has expired since.
+            leaves: whether no other receiver can get the group: then a list of objects is not copied.
+
         """
+        if not is_final:
+            self._expire_stale()
+        payload, versions = self.current(), self.versions
+        stated: int | list[int | None] | None = None
+        if not is_final and self.version_tokens and step is not None and step != self._stated_at:
+            first = versions[0]
+            if first is not None and versions.count(first) == len(versions):
+                stated = step - first - 1
+            else:
+                stated = [None if version is None else step - version - 1 for version in versions]
+        is_cleared = not is_final and not self.version_tokens and row_staleness == 0  # by a refresh
+        if isinstance(payload, RolloutGroup):
+            if is_cleared and payload.staleness > 0:
+                stated = 0
+            return copy.copy(payload) if stated is None else payload.with_staleness(stated)
+        if is_cleared:
+            for item in payload:
+                if read_seq_staleness(item) > 0:
+                    item.seq_staleness = 0
+        elif isinstance(stated, int):
+            write_same_staleness(payload, stated)
+        elif stated is not None:
+            write_staleness(payload, stated)
+        self._stated_at = None  # the receiver may write to the objects
+        return payload if leaves else list(payload)
+
+    def _expire_stale(self) -> None:
         if self._stale_at is not None:
             self.expire_now(
                 {m: 0 if v is None else self._stale_at - v - 1 for m, v in enumerate(self.versions)}
             )
             self._stale_at = None
-            self.versions = self.trainable = (None,) * len(self.items)
+            self.versions = self.trainable = (None,) * len(self.versions)
             self.version_tokens = {}
-        elif self.version_tokens and step is not None:
-            if step != self._told_at:
-                versions, first = self.versions, self.versions[0]
-                if first is not None and versions.count(first) == len(versions):
-                    write_same_staleness(self.items, step - first - 1)
-                else:
-                    write_staleness(self.items, [None if v is None else step - v - 1 for v in versions])
-            self._told_at = None
-        elif not self.version_tokens and row_staleness == 0:  # a refresh forgets what they were told
-            for item in self.items:
-                if read_seq_staleness(item) > 0:
-                    item.seq_staleness = 0
-        return self.items
 
     def freeze(self) -> None:
-        """Make the arrays of the rollouts read-only, since other samples share them; objects of other classes stay as they are."""
-        if not self._is_frozen and self._packed is None:
+        """Make arrays of `Rollout` subclasses read-only, since other samples share them; other objects stay as they are."""
+        if not self._is_frozen:
             self._is_frozen = True
-            for item in self._items:
+            for item in self.objects:
                 if isinstance(item, Rollout):
                     item.freeze()
 
     # --- on disk
 
     def record(self) -> bytes:
-        """Return all but the rollouts, as bytes; the same ones as long as nothing of it was replaced."""
-        # Rows of a batch are written when it is taken, and of these parts hardly ever one has changed since the put.
-        written: bytes
-        versions, trainable, tokens, measure, stale_at, applied, emptied, prompts, written = self._recorded
+        """Return all but the payload as bytes; the same bytes as long as nothing of it was replaced."""
+        # Rows of a batch are written when it is taken, and these parts have rarely changed since the put.
+        versions, trainable, tokens, measure, stale_at, applied, emptied, head, written = self._recorded
         if not (
             versions is self.versions
             and trainable is self.trainable
@@ -196,76 +235,66 @@ class Group:
             and stale_at is self._stale_at
             and applied is self.applied
             and emptied is self.emptied
+            and head is self.head
         ):
-            if prompts is None:
-                prompts = self.prompt_tokens()
+            parts = (self.versions, self.trainable, self.version_tokens, self.measure, self._stale_at)
             record = Record(
-                self.versions,
-                self.trainable,
-                self.version_tokens,
-                self.measure,
-                self._stale_at,
-                prompts,
+                *parts,
+                self.prompt_tokens(),
                 self.applied,
                 self.emptied or {},
+                None if self.head is None else bytes(self.head),
             )
             written = msgspec.msgpack.encode(record)
-            self._recorded = (
-                *(self.versions, self.trainable, self.version_tokens, self.measure, self._stale_at),
-                *(self.applied, self.emptied, prompts, written),
-            )
+            self._recorded = (*parts, self.applied, self.emptied, self.head, written)
         known: bytes = written
         return known
 
     @classmethod
     def from_record(cls, uid: int, written: bytes) -> "Group":
-        """Return the group that was written down, without its rollouts. Raises msgspec.DecodeError."""
+        """Return the group of a record, without its payload. Raises msgspec.DecodeError."""
         record = _read_record(written)
         self = cls.__new__(cls)
         self.uid = uid
-        self._items, self._packed = [], None
-        self._recorded = _NEVER
-        self._is_frozen = False
+        self._payload, self._recorded, self._is_frozen = None, _NEVER, False
         self.versions, self.trainable = record.versions, record.trainable
         self.version_tokens, self.measure = record.version_tokens, record.measure
-        self._stale_at, self._told_at = record.stale_at, None
-        self.prompts = record.prompt_tokens
+        self._stale_at, self._stated_at = record.stale_at, None
+        self.prompts, self.head = record.prompt_tokens, record.head
         self.applied, self.emptied = record.applied, record.emptied or None
         return self
 
-    def load(self, items: list[Any]) -> None:
-        """Have the rollouts again, as they were encoded; what was done to them since is done once more."""
-        self.applied.to(items)
-        tell_uid(items, self.uid)
-        self._items = items
+    def load(self, payload: Payload) -> None:
+        """Hold the payload as it was encoded; the edits of objects since then are repeated."""
+        if isinstance(payload, list):
+            self.applied.to(payload)
+            assign_uid(payload, self.uid)
+        self._payload = payload
         self._is_frozen = False
-        self._packed = None  # last, for whoever saves reads this first, in another thread
-        if self.emptied:
+        if self.emptied and isinstance(payload, list):
             self.expire_now(self.emptied)
 
-    def pack(self, blob: Blob) -> None:
-        """Have the rollouts as bytes, of which it is known that they can be decoded without any help."""
-        self._packed = blob
-
     def unload(self) -> None:
-        """Let go of the rollouts, which are on disk."""
-        known = self._recorded[7]
-        self.prompts = self.prompt_tokens() if known is None else known
-        self._items, self._packed = [], None
-        self._told_at = None
+        """Drop the payload, which is on disk."""
+        self.prompt_tokens()
+        self._payload = None
+        if self.head is None:
+            self._stated_at = None
 
     def encoded(self) -> None:
-        """Learn that the rollouts were encoded as they are now."""
+        """Note that the payload was encoded as it is now."""
         self.applied, self.emptied = _NOTHING, None
 
 
-def count_prompts(rollouts: Iterable[Any]) -> int:
-    """Return how many tokens the prompts have."""
+def count_prompts(rollouts: Payload) -> int:
+    """Return the number of prompt tokens of all members."""
+    if isinstance(rollouts, RolloutGroup):
+        return int(rollouts.prompt_lengths.sum())
     return sum(read_length("prompt_ids", getattr(item, "prompt_ids", None)) or 0 for item in rollouts)
 
 
-def tell_uid(rollouts: Iterable[Any], uid: int) -> None:
-    """Let rollouts know which group they are of, where they have a field for it; they are checked out no more."""
+def assign_uid(rollouts: Iterable[Any], uid: int) -> None:
+    """Write the uid of their group to rollouts that have a field for it, and remove their checkout."""
     for rollout in rollouts:
         if type(rollout) is Rollout:
             rollout.group_uid, rollout.checkout = uid, None
@@ -275,4 +304,4 @@ def tell_uid(rollouts: Iterable[Any], uid: int) -> None:
 
 
 _NOTHING = Applied()
-_NEVER: Any = (*(object(),) * 7, None, b"")
+_NEVER: Any = (*(object(),) * 8, b"")

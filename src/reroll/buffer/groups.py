@@ -4,6 +4,7 @@ Rows decide and rollouts follow. What is here is told the time, and holds no loc
 or a typed error before anything has changed.
 """
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,21 +12,21 @@ from typing import Any
 import numpy as np
 
 from reroll.buffer.arguments import checked_tags
-from reroll.buffer.group import Group, tell_uid
+from reroll.buffer.group import Group, Payload
 from reroll.buffer.hand_outs import HandOuts
-from reroll.buffer.packed import Packed
-from reroll.buffer.patch import Patch, Undo, patch_members, undo_patch
-from reroll.buffer.put import Decision, GroupRules, Put, look, row_of
+from reroll.buffer.patch import Patch, Undo, patch_columns, patch_members, undo_patch
+from reroll.buffer.put import Decision, GroupRules, Put, plan_group, row_of
 from reroll.buffer.signals import priority_of
-from reroll.codec import decode
 from reroll.engine.engine import Engine, LeaseOutcome, Steps
 from reroll.engine.rows import RESIDENT, IntArray
 from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, STATUS_CODE, Task, checked_priority
 from reroll.errors import CorruptData, InvalidArgument, Superseded
+from reroll.group import RolloutGroup
 from reroll.query import Scalar
-from reroll.rollout import Status, summarize
+from reroll.rollout import Status, expire, release, summarize, write_status
 from reroll.rollout.adapters import MOST_TOKENS
 from reroll.rollout.checkout import Checkout, Fingerprint, can_carry, extends, fingerprint_of, read_checkouts
+from reroll.rollout.rules import write_staleness
 from reroll.rollout.summary import find_group_id
 
 
@@ -41,7 +42,7 @@ class Groups(HandOuts):
 
     def plan_put(
         self,
-        items: Sequence[Any] | Packed,
+        items: Sequence[Any],
         task_name: str,
         *,
         model_step: int | None,
@@ -55,16 +56,12 @@ class Groups(HandOuts):
     ) -> Put:
         """Check a put and look at its rollouts. Raises InvalidArgument; changes nothing."""
         rules = self.rules_of(task_name)
-        members, summary = look(items, rules, model_step=model_step)
+        members, caller, summary = plan_group(items, rules, model_step=model_step)
         if summary.num_tokens >= MOST_TOKENS:
             raise InvalidArgument(
                 f"a group must have fewer than {MOST_TOKENS} tokens, not {summary.num_tokens}; see num_tokens of its rollouts"
             )
-        weight: float | None
-        if priority is not None:
-            weight = checked_priority(priority)
-        else:
-            weight = None if isinstance(members, Packed) else priority_of(members, rules.signal)
+        weight = priority_of(members, rules.signal) if priority is None else checked_priority(priority)
         named = checked_tags(tags)
         continues, checkout = self._recognise(items, task_name, uid)
         attempt, trained = 1, False
@@ -77,6 +74,7 @@ class Groups(HandOuts):
             task=self.engine.named(task_name),
             rules=rules,
             items=members,
+            caller=caller,
             summary=summary,
             model_step=model_step,
             current_train_step=current_train_step,
@@ -142,17 +140,11 @@ class Groups(HandOuts):
         decision = put.decide()
         self.engine.admit(put.task)
         self.learn_step(put.task, put.current_train_step)
-        applied = put.apply_to_rollouts(decision)
         uid, slot, gone = self._enter(put, decision)
-        if isinstance(put.items, Packed):
-            group = Group(uid, [], put.summary)
-            group.pack(put.items.blob)
-            group.prompts, group.applied = put.items.prompt_tokens, applied
-        else:
-            tell_uid(put.items, uid)
-            group = Group(uid, put.items, put.summary, put.step())
-            if put.task.settings.is_durable:
-                group.applied = applied
+        applied = put.apply(decision, uid)
+        group = Group(uid, put.items, put.summary, put.step())
+        if put.task.settings.is_durable and group.head is None:
+            group.applied = applied
         self._store(slot, group)
         self.counters.count_put(put.task.name, put.summary, decision.status)
         if decision.is_beyond:
@@ -161,8 +153,14 @@ class Groups(HandOuts):
             self._warn_of_no_decay(put.task)
         if decision.dropped:
             self._drop_expired(put.task, EXPIRED, np.array([slot]))
+            if group.head is not None:
+                for rollout in put.caller:
+                    write_status(rollout, Status.EXPIRED)
+                    release(rollout)
             return None
         if decision.expired:
+            if group.head is not None:
+                _expire_caller(put.caller, decision)
             self._expire_members(put.task, slot, {m: decision.staleness[m] for m in decision.expired})
         self._forget(gone)
         return uid if uid in self._slot_of else None
@@ -276,7 +274,7 @@ class Groups(HandOuts):
     def patch(
         self,
         patches: Mapping[int, Patch],
-        accept: Callable[[int, Sequence[Any]], None] | None = None,
+        accept: Callable[[int, Payload], None] | None = None,
         *,
         step: int | None = None,
     ) -> None:
@@ -286,27 +284,33 @@ class Groups(HandOuts):
         Raises UnknownUid, InvalidArgument, and what `accept` raises: then nothing has changed.
         """
         undo: Undo = []
-        ready = []
+        ready: list[tuple[int, Payload, Any]] = []
         try:
             for uid, patch in patches.items():
                 (slot,) = self.slots([uid]).tolist()
                 named = checked_tags(patch.tags)
                 (handed,) = self.look([uid])
                 self.load(handed.groups)
-                items = self._group(slot).items  # as objects, also where the caller wants bytes
-                self.show(handed)  # members that expired are emptied first
-                undo += patch_members(items, patch.fields)
+                (shown,) = self.show(handed)  # without the responses of members that expired
+                group = self._group(slot)
+                payload: Payload
+                if isinstance(shown, RolloutGroup):
+                    payload = patch_columns(shown, patch.fields)
+                else:
+                    payload = group.objects
+                    undo += patch_members(payload, patch.fields)
                 if accept is not None:
-                    accept(uid, items)
-                ready.append((slot, items, named))
+                    accept(uid, payload)
+                ready.append((slot, payload, named))
         except BaseException as error:
             undo_patch(undo)
             if type(error) is InvalidArgument and len(patches) > 1:
                 raise InvalidArgument(f"group {uid}: {error}") from error
             raise
-        for slot, items, named in ready:
-            group, summary = self._group(slot), summarize(items)
-            group.learn(summary)
+        for slot, payload, named in ready:
+            group = self._group(slot)
+            summary = payload.summary() if isinstance(payload, RolloutGroup) else summarize(payload)
+            group.replace(payload, summary)
             row = row_of(summary)
             group.encoded()
             changed = {name: row[name] for name in ("num_bytes", "trainable", "reward_mean", "reward_std")}
@@ -337,13 +341,13 @@ class Groups(HandOuts):
         self.out.returned.discard(uid)
 
     def _recognise(
-        self, items: Sequence[Any] | Packed, task_name: str, uid: int | None
+        self, items: Sequence[Any], task_name: str, uid: int | None
     ) -> tuple[int | None, Checkout | None]:
         """Return the group that rollouts continue, and the checkout that says so; None, None for a new group.
 
         Raises InvalidArgument for rollouts of several groups, or of another buffer than the one that has this uid.
         """
-        checkouts = items.checkouts if isinstance(items, Packed) else read_checkouts(items)
+        checkouts = items.checkouts() if isinstance(items, RolloutGroup) else read_checkouts(items)
         own = [checkout for checkout in checkouts if self.out.name.made(checkout)]
         if uid is not None and checkouts and not own:
             raise InvalidArgument(
@@ -365,16 +369,13 @@ class Groups(HandOuts):
         mine = [checkout for checkout in own if checkout.uid == continues]
         return continues, min(mine, key=lambda checkout: checkout.attempt, default=None)
 
-    def _unmarked(self, items: Sequence[Any] | Packed, task_name: str) -> set[int]:
-        """Return the groups that rollouts without a checkout may continue: by `group_uid`, else by what they hold."""
-        if isinstance(items, Packed):
-            carried: set[Any] = set(items.group_uids)
-        else:
-            carried = {getattr(item, "group_uid", None) for item in items}
+    def _unmarked(self, items: Sequence[Any], task_name: str) -> set[int]:
+        """Return the groups that rollouts without a checkout may continue: by `group_uid`, else by their tokens."""
+        rollouts = list(copy.copy(items)) if isinstance(items, RolloutGroup) else items
+        carried = {getattr(rollout, "group_uid", None) for rollout in rollouts}
         named = {known for known in carried if type(known) is int and self._waits(known, None)}
-        if not named and (isinstance(items, Packed) or not self.out.has_unmarked):
+        if not named and not self.out.has_unmarked:
             return named
-        rollouts: Sequence[Any] = decode(items.blob) if isinstance(items, Packed) else items
         if (found := fingerprint_of(rollouts)) is None:
             return named
         if named:
@@ -410,7 +411,8 @@ class Groups(HandOuts):
             self.load([group])
         except CorruptData:
             return None
-        rollouts = group.items if group.packed is None else decode(group.packed)
+        payload = group.payload
+        rollouts = list(copy.copy(payload)) if isinstance(payload, RolloutGroup) else payload
         found = None if without_place and any(map(can_carry, rollouts)) else fingerprint_of(rollouts)
         if not was_here and self.keeper is not None:
             self.keeper.settle([group])
@@ -443,3 +445,11 @@ class Groups(HandOuts):
                 self._slot_of[uid], row, decision.code, group_id=group_id, tags=put.tags
             )
         return uid, slot, gone
+
+
+def _expire_caller(rollouts: Sequence[Any], decision: Decision) -> None:
+    """Remove the responses of the caller's rollouts that expired with their put."""
+    expired = [rollouts[member] for member in decision.expired]
+    for rollout in expired:
+        expire(rollout)
+    write_staleness(expired, [decision.staleness[member] for member in decision.expired])

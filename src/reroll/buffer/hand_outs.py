@@ -2,12 +2,11 @@
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from reroll.buffer.expiring import Expiring
-from reroll.buffer.group import Group
+from reroll.buffer.group import Group, Payload
 from reroll.buffer.handed import Handed
 from reroll.engine.rewind import drop_consumed, finalize_oldest_step, undo_use
 from reroll.engine.rows import NO_VERSION, OUT, UNCOMMITTED, IntArray
@@ -96,14 +95,14 @@ class HandOuts(Expiring):
             for slot in slots.tolist()
         ]
 
-    def show(self, handed: Handed) -> list[list[Any]]:
+    def show(self, handed: Handed) -> list[Payload]:
         """Return the rollouts of groups that somebody gets to see."""
         if self.witnesses:
             for group in handed.groups:
                 self._before_change(group)
         return handed.show()
 
-    def hand_over(self, handed: Handed) -> list[list[Any]]:
+    def hand_over(self, handed: Handed) -> list[Payload]:
         """Return the rollouts of groups that are handed out; those that are rolled again come back by them."""
         shown = self.show(handed)
         if handed.status in RETURNING:

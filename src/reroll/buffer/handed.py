@@ -2,15 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from reroll.buffer.group import Group
-from reroll.buffer.packed import are_bytes_wanted, show
+from reroll.buffer.group import Group, Payload
 from reroll.engine.rows import IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.engine.uses import Use
+from reroll.group import RolloutGroup
 from reroll.rollout.checkout import mark
 from reroll.rollout.rules import write_staleness
 from reroll.sample import SampleInfo
@@ -57,34 +56,32 @@ class Handed:
         self.checkouts = [self.checkouts[place] for place in kept] if self.checkouts else ()
         self.ahead = [new for new, place in enumerate(kept) if place in self.ahead]
 
-    def show(self) -> list[list[Any]]:
-        """Return the rollouts, brought up to date with their rows; they are all here."""
-        # A copy of each list would touch hundreds of rollouts that nobody needs to look at here.
-        hand = Group.handed_over if self.leaves else Group.shown
-        step = self.step
-        wants_bytes = are_bytes_wanted()
-        shown: list[Any] = []
-        for place, (group, told) in enumerate(zip(self.groups, self.told, strict=True)):
-            # What expired since, while this was being written, is still what the trainer was to get.
+    def show(self) -> list[Payload]:
+        """Return the groups as their rows are now; their payloads are in memory."""
+        shown: list[Payload] = []
+        for place, (group, stated) in enumerate(zip(self.groups, self.told, strict=True)):
+            # A group that expired while this was being written is still delivered as it was chosen.
             is_final = group.stale_at is not None and self.status == COMPLETED
-            packed = None
-            if wants_bytes and place not in self.ahead:
-                checkout = self.checkouts[place] if self.checkouts else None
-                packed = show(group, step, told, is_final=is_final, checkout=checkout)
-            if packed is not None:
-                shown.append(packed)
-                continue
-            shown.append(list(group.items) if is_final else hand(group, step, told))
-            if self.checkouts:
-                mark(shown[-1], self.checkouts[place])
-        for place in self.ahead if step is not None else ():
-            group = self.groups[place]
-            if any(
-                version is not None and step is not None and version >= step for version in group.versions
-            ):
-                distances = [None if v is None else abs((step or 0) - v - 1) for v in group.versions]
-                write_staleness(group.items, distances)
+            payload = group.delivered(self.step, stated, is_final=is_final, leaves=self.leaves)
+            if place in self.ahead and self.step is not None:
+                payload = _with_distance(payload, group.versions, self.step)
+            if self.checkouts and isinstance(payload, RolloutGroup):
+                payload.checkout = self.checkouts[place]
+            elif self.checkouts:
+                mark(payload, self.checkouts[place])
+            shown.append(payload)
         if self.status == COMPLETED and not self.leaves:
             for group in self.groups:
                 group.freeze()
         return shown
+
+
+def _with_distance(payload: Payload, versions: Sequence[int | None], step: int) -> Payload:
+    """Return a group that was here at the last rewind with distances as staleness, if it is ahead of the step."""
+    if not any(version is not None and version >= step for version in versions):
+        return payload
+    distances = [None if version is None else abs(step - version - 1) for version in versions]
+    if isinstance(payload, RolloutGroup):
+        return payload.with_staleness(distances)
+    write_staleness(payload, distances)
+    return payload

@@ -18,9 +18,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from reroll.buffer.group import Group
+from reroll.buffer.group import Group, Payload
 from reroll.buffer.groups import Groups
-from reroll.buffer.packed import Packed
 from reroll.buffer.records import (
     STATE,
     Entries,
@@ -28,13 +27,13 @@ from reroll.buffer.records import (
     Rows,
     Uses,
     check_row,
-    read_rollouts,
+    encode_payload,
+    read_payload,
     write_group_id,
     write_put,
     write_state,
 )
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
-from reroll.codec import encode
 from reroll.errors import CorruptData, NotStorable, RerollError, StoreFailed
 from reroll.store import (
     MAX_PAYLOAD_BYTES,
@@ -54,7 +53,6 @@ from reroll.waiting import Signal, Waits
 Damaged = Literal["raise", "skip"]
 """What to do about a group whose payload was altered on disk."""
 
-_ROOT: Final = "rollouts"
 _AT_ONCE: Final = 64
 """Payloads of one commit when a buffer is resumed into a store."""
 
@@ -137,7 +135,7 @@ class Journal:
 
     # --- encoding
 
-    async def encode(self, items: Sequence[Any] | Packed, deadline: float | None = None) -> Encoded:
+    async def encode(self, items: Payload, deadline: float | None = None) -> Encoded:
         """Return rollouts as bytes, when the objects of their references are here as well.
 
         Raises NotStorable with the path to the value that cannot be stored; WaitTimeout.
@@ -151,22 +149,19 @@ class Journal:
                 raise
         return encoded
 
-    def encode_now(self, items: Sequence[Any]) -> Encoded:
+    def encode_now(self, items: Payload) -> Encoded:
         """Return rollouts as bytes, at once; it waits for Ray unless their references are stored already."""
         encoded = self._encode(items)
         self._references.fetch(encoded.held)
         return encoded
 
-    def _encode(self, items: Sequence[Any] | Packed) -> Encoded:
+    def _encode(self, items: Payload) -> Encoded:
         held = Held(self._references)
         try:
-            if isinstance(items, Packed):
-                blob = items.blob
-            else:
-                blob = encode(list(items), refs=held, root=_ROOT, allow_pickle=self._allow_pickle)
+            blob = encode_payload(items, held, allow_pickle=self._allow_pickle)
             if len(blob) > MAX_PAYLOAD_BYTES:
                 raise NotStorable(  # noqa: TRY301  (as any other)
-                    f"{_ROOT}: they take {len(blob)} bytes, and a group of {MAX_PAYLOAD_BYTES} can be stored; split it"
+                    f"rollouts: they take {len(blob)} bytes, and a group of {MAX_PAYLOAD_BYTES} can be stored; split it"
                 )
         except BaseException:
             held.release()
@@ -455,7 +450,7 @@ class Journal:
             except CorruptData as error:
                 loaded[group.uid] = error
             else:
-                loaded[group.uid] = read_rollouts(
+                loaded[group.uid] = read_payload(
                     blob, group, self.store.path, refs=self._references, allow_pickle=self._allow_pickle
                 )
         return loaded

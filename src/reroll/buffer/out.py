@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from reroll.buffer.group import Group
-from reroll.buffer.packed import Packed
 from reroll.buffer.tracked import Tracked
+from reroll.group import RolloutGroup
 from reroll.rollout.checkout import Checkout, Fingerprint, fingerprint_of, read_checkouts
 
 _REMEMBERED: Final = 1 << 16
@@ -91,12 +91,12 @@ class Out:
     def learn(self, group: Group) -> None:
         """Know a group that is out, or leased and may soon be, by the rollouts that are handed over now."""
         self._forget_items(group.uid)  # loaded anew, they are other objects
-        if group.packed is not None:
-            return  # no caller has its objects
-        self._items[group.uid] = group.items
-        self._uid_of.update((id(item), group.uid) for item in group.items)
+        if not (items := group.objects):
+            return  # a group of columns carries a checkout
+        self._items[group.uid] = items
+        self._uid_of.update((id(item), group.uid) for item in items)
         # The objects change while they are rolled: what they were is noted now.
-        if not read_checkouts(group.items) and (found := fingerprint_of(group.items)) is not None:
+        if not read_checkouts(items) and (found := fingerprint_of(items)) is not None:
             self._prints[group.uid] = found
             self._printed.setdefault(found.prompt, set()).add(group.uid)
 
@@ -140,9 +140,9 @@ class Out:
         """Whether a group may come back that carries no checkout."""
         return bool(self._prints or self.returned)
 
-    def by_object(self, items: Iterable[Any] | Packed) -> set[int]:
+    def by_object(self, items: Iterable[Any]) -> set[int]:
         """Return the groups that were handed out as these objects."""
-        if not self._uid_of or isinstance(items, Packed):
+        if not self._uid_of or isinstance(items, RolloutGroup):
             return set()
         return {self._uid_of[id(item)] for item in items if id(item) in self._uid_of}
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from reroll.buffer.batch import Batch, Lease, batch_html, not_taken_yet
+from reroll.group import RolloutGroup
 from reroll.sample import Sample
 
 P = ParamSpec("P")
@@ -78,7 +79,7 @@ class BlockingBatch:
         self._run = run
         self._target = batch
         self.id = batch.id
-        self.groups: dict[str, list[list[Any]]] = batch.groups
+        self.groups: dict[str, list[RolloutGroup]] = batch.groups
         self.samples: dict[str, list[Sample]] = batch.samples
         self.counts: dict[str, int] = batch.counts
 

@@ -1,23 +1,24 @@
-"""A put as a plan: what is asked, and what it comes to as of now.
+"""A put as a plan: its group, its arguments, and the decision as of now.
 
-Looking at the rollouts happens once, in `look`; `decide` is quick and is asked again after each wait, since the training
-step may have moved on. Neither changes anything; `apply_to_rollouts` changes the caller's objects, and cannot fail.
+`plan_group` reads the rollouts, once. `decide` is quick and runs again after each wait, since the training step may have moved
+on. Neither changes anything; `apply` changes the caller's objects, and cannot fail.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from reroll.buffer.group import Applied
-from reroll.buffer.packed import Packed
+from reroll.buffer.group import Applied, Payload, assign_uid
 from reroll.buffer.signals import Signal
-from reroll.codec import decode
 from reroll.engine.rows import NO_VERSION
 from reroll.engine.task import STATUS_CODE, Task
 from reroll.errors import InvalidArgument
+from reroll.group import RolloutGroup
 from reroll.rollout import (
     GroupSummary,
+    Rollout,
     Status,
     can_expire,
     combine,
@@ -66,11 +67,14 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Put:
-    """One put: the rollouts, what was found when looking at them, and what was asked."""
+    """One put: the group, its summary, and the arguments."""
 
     task: Task
     rules: GroupRules
-    items: list[Any] | Packed
+    items: Payload
+    """What the buffer will hold: columns, or the caller's objects."""
+    caller: Sequence[Any]
+    """The rollouts or the group of the caller."""
     summary: GroupSummary
     model_step: int | None
     current_train_step: int | None
@@ -131,15 +135,20 @@ class Put:
             status, expired, dropped = Status.FAILED, (), False
         return Decision(status, staleness, expired, dropped, is_beyond)
 
-    def apply_to_rollouts(self, decision: Decision) -> Applied:
-        """Stamp, write the staleness, and mark what failed for good; return what was done."""
+    def apply(self, decision: Decision, uid: int) -> Applied:
+        """Write versions, staleness, uid and final failure to the group and to the caller's rollouts; return the edits."""
         applied = Applied(
             self.model_step,
             None if self.step() is None else decision.staleness,
             decision.status is Status.FAILED and self.summary.status is not Status.FAILED,
         )
-        if not isinstance(self.items, Packed):  # else it is done when they are decoded
-            applied.to(self.items)
+        if isinstance(self.items, RolloutGroup):
+            self.items = applied.to_columns(self.items, uid)
+        if isinstance(self.caller, RolloutGroup) and isinstance(self.items, RolloutGroup):
+            self.caller.become(self.items)
+        else:
+            applied.to(self.caller)
+            assign_uid(self.caller, uid)
         return applied
 
     def row(self, decision: Decision) -> dict[str, float]:
@@ -193,44 +202,22 @@ def row_of(summary: GroupSummary) -> dict[str, float]:
     }
 
 
-def _summarized(rollouts: list[Any], rules: GroupRules, model_step: int | None) -> GroupSummary:
-    """Return the summary of rollouts; those that are invalid are refused, or failed copies take their places."""
+def _plan_objects(
+    rollouts: list[Any], rules: GroupRules, model_step: int | None
+) -> tuple[list[Any], GroupSummary]:
+    """Return the members that count, and their summary; invalid members are refused, or FAILED copies replace them."""
     try:
-        summary = summarize(rollouts, model_step=model_step)
-        invalid = find_invalid(rollouts)
+        summary, invalid = summarize(rollouts, model_step=model_step), find_invalid(rollouts)
     except InvalidArgument:
         if rules.on_invalid == "error":
             raise
-    else:
-        if not invalid:
-            return summary
+        invalid = [(-1, "")]
+    if invalid:
         if rules.on_invalid == "error":
             refuse(invalid)
-    with suppress(AttributeError):  # an object that is no rollout, which the summary names
-        rollouts[:] = with_failed_copies(rollouts, partial=model_step is not None)
-    return summarize(rollouts, model_step=model_step)
-
-
-def look(
-    items: Sequence[Any] | Packed,
-    rules: GroupRules,
-    *,
-    model_step: int | None,
-) -> tuple[list[Any] | Packed, GroupSummary]:
-    """Check a put and look at its rollouts, without a change; return those that count, and their summary.
-
-    Raises InvalidArgument, naming rollout and field.
-    """
-    if isinstance(items, Packed):
-        if rules.on_invalid == "error":
-            refuse(items.invalid)
-        if rules.signal is None and rules.on_failed == "group" and not items.invalid:
-            return items, items.summary
-        items = decode(items.blob)
-    if type(items) is not list and (isinstance(items, str | bytes) or not isinstance(items, Sequence)):
-        raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
-    rollouts = list(items)
-    summary = _summarized(rollouts, rules, model_step)
+        with suppress(AttributeError):  # an object that is no rollout, which the summary names
+            rollouts[:] = with_failed_copies(rollouts, partial=model_step is not None)
+        summary = summarize(rollouts, model_step=model_step)
     if rules.on_failed == "drop_member" and summary.status is Status.FAILED:
         members = inspect_members(rollouts, model_step)
         healthy = [place for place, member in enumerate(members) if member.status is not Status.FAILED]
@@ -238,3 +225,37 @@ def look(
             rollouts, members = [rollouts[place] for place in healthy], [members[place] for place in healthy]
             summary = combine(members, find_group_id(rollouts))
     return rollouts, summary
+
+
+def plan_group(
+    items: Sequence[Any], rules: GroupRules, *, model_step: int | None
+) -> tuple[Payload, Sequence[Any], GroupSummary]:
+    """Check a group; return what the buffer will hold, the caller's rollouts that it stands for, and its summary.
+
+    Raises InvalidArgument, which names rollout and field; changes nothing.
+    """
+    if type(items) is not list and (isinstance(items, str | bytes) or not isinstance(items, Sequence)):
+        raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
+    if not isinstance(items, RolloutGroup) and list(map(type, items)).count(Rollout) != len(items):
+        objects, summary = _plan_objects(list(items), rules, model_step)
+        return objects, objects, summary
+    try:
+        if not isinstance(items, RolloutGroup):
+            group = RolloutGroup.of(items, model_step=model_step)
+        else:
+            group = copy.copy(items)
+            if model_step is not None:
+                group = group.stamped(model_step)
+        summary, invalid = group.summary(), group.find_invalid()
+    except InvalidArgument:
+        if rules.on_invalid == "error":
+            summarize(items, model_step=model_step)  # which names rollout and field
+            raise
+    else:
+        if invalid and rules.on_invalid == "error":
+            refuse(invalid)
+        if not invalid and (rules.on_failed == "group" or summary.status is not Status.FAILED):
+            return group, items, summary
+    members, summary = _plan_objects(list(items), rules, model_step)
+    group = RolloutGroup.of(members, model_step=model_step)
+    return group, items if isinstance(items, RolloutGroup) else members, group.summary()

@@ -14,15 +14,14 @@ from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
 from reroll.buffer.plain_calls import blocking
 from reroll.buffer.put import GroupRules
-from reroll.buffer.records import read_state
+from reroll.buffer.records import read_payload, read_state
 from reroll.buffer.references import OBJECT, Objects
-from reroll.codec import decode
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import LedgerReport
 from reroll.engine.selectors.specs import Fifo
 from reroll.engine.state import restore
 from reroll.engine.task import TaskSettings
-from reroll.errors import CorruptData, UnsupportedFormat
+from reroll.errors import CorruptData
 from reroll.store import Saved, open_saved
 from reroll.telemetry.health import HealthMonitor
 from reroll.telemetry.stats import DiskUse
@@ -44,14 +43,12 @@ class _SavedPayloads:
         objects = Objects(lambda number: self._saved.record(OBJECT, number), allow_pickle=self._allow_pickle)
         for uid, group in sorted({group.uid: group for group in groups}.items()):
             (blob,) = self._saved.payloads([uid])
-            try:
-                group.load(decode(blob, refs=objects, allow_pickle=self._allow_pickle))
-            except CorruptData as error:
+            found = read_payload(blob, group, self._saved.path, refs=objects, allow_pickle=self._allow_pickle)
+            if isinstance(found, CorruptData):
                 raise CorruptData(
-                    f"group {uid} in {self._saved.path} is corrupt ({error}); leave it out, or restore the file from a backup"
-                ) from error
-            except UnsupportedFormat as error:
-                raise UnsupportedFormat(f"group {uid} in {self._saved.path}: {error}") from error
+                    f"group {uid} in {self._saved.path} is corrupt ({found}); leave it out, or restore the file from a backup"
+                ) from found
+            group.load(found)
         return set()
 
     def settle(self, groups: Iterable[Group]) -> None:

@@ -16,20 +16,23 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from reroll.buffer.group import BOUND, Group, Integer, Whole
+from reroll.buffer.group import BOUND, Group, Integer, Payload, Whole
 from reroll.buffer.groups import Groups
 from reroll.buffer.leases import Held, Leases
 from reroll.buffer.tracked import PutIds, Tracked
-from reroll.codec import RefReader, count_plain_rollouts, decode, encode
+from reroll.codec import RefReader, RefWriter, decode, encode
+from reroll.codec.frame import split
 from reroll.engine.engine import Engine
 from reroll.engine.rows import LEASED, NO_VERSION, PLACES
 from reroll.engine.state import FORMAT, small_state_of
 from reroll.engine.task import STATUSES
 from reroll.engine.uses import Use
 from reroll.errors import CorruptData, InvalidConfig, NotStorable, StoreError, UnsupportedFormat
+from reroll.group import RolloutGroup
+from reroll.group.layout import check_frames
 from reroll.query import Scalar
 from reroll.rollout.summary import check
-from reroll.store import COLUMNS, ROW, Reader, Record
+from reroll.store import COLUMNS, ROW, Blob, Reader, Record
 from reroll.telemetry.counters import TaskCounters
 
 STATE: Final = "state"
@@ -516,20 +519,42 @@ def _read_put_id(written: bytes, allow_pickle: bool) -> tuple[Hashable, int | No
     return decoded, uid
 
 
-def check_rollouts(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:
-    """Return the blob itself if it can be decoded later without fail, else as `read_rollouts`."""
-    try:
-        count = count_plain_rollouts(blob, partial=group.applied.model_step is not None)
-    except (CorruptData, UnsupportedFormat):
-        count = None
-    if count == len(group.versions):
-        return blob
-    return read_rollouts(blob, group, path, refs=refs, allow_pickle=allow_pickle)
+# --- payloads
 
 
-def read_rollouts(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:
-    """Return the rollouts of a group, or the CorruptData that explains why not. Raises UnsupportedFormat."""
+def encode_payload(payload: Payload, refs: RefWriter, *, allow_pickle: bool, root: str = "rollouts") -> Blob:
+    """Return a payload as bytes: the body of columns and their values that are not plain; objects through the codec.
+
+    Raises NotStorable with the path to a value that cannot be stored.
+    """
+    if not isinstance(payload, RolloutGroup):
+        return encode(list(payload), refs=refs, root=root, allow_pickle=allow_pickle)
+    _, body, objects = payload.frames(refs=refs, root=root, allow_pickle=allow_pickle)
+    return body if objects is None else b"".join((body, objects))
+
+
+def check_payload(reader: Reader, uid: int, blob: bytes) -> None:
+    """Compare a payload with its checksums, without decoding it. Raises CorruptData, UnsupportedFormat."""
     try:
+        head = Group.from_record(uid, _read_row(reader.record(ROW, uid))[-1]).head
+    except (KeyError, msgspec.MsgspecError):
+        return  # the row is reported as missing or damaged
+    size = 0 if head is None else RolloutGroup.body_size(head)
+    if head is not None:
+        check_frames(head, memoryview(blob)[:size], check_body=True)
+    if head is None or len(blob) > size:
+        split(blob[size:])
+
+
+def read_payload(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:
+    """Return the payload of a group, or the CorruptData that explains why not. Raises UnsupportedFormat."""
+    try:
+        if group.head is not None:
+            size = RolloutGroup.body_size(group.head)
+            objects = blob[size:] if len(blob) > size else None
+            return RolloutGroup.open(
+                group.head, memoryview(blob)[:size], objects, refs=refs, allow_pickle=allow_pickle
+            )
         rollouts = decode(blob, refs=refs, allow_pickle=allow_pickle)
         if not isinstance(rollouts, list) or len(rollouts) != len(group.versions):
             return CorruptData(f"{len(group.versions)} rollouts were expected")

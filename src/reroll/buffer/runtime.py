@@ -12,7 +12,7 @@ import numpy as np
 
 from reroll import forking
 from reroll.buffer.arguments import checked_count, checked_reader, unknown_task
-from reroll.buffer.group import Group
+from reroll.buffer.group import Group, Payload
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
 from reroll.buffer.journal import Damaged, Journal
@@ -354,9 +354,7 @@ class Runtime:
         if self.disk is not None:
             await self.disk.written()
 
-    async def deliver(
-        self, handed: Sequence[Handed], undo: Callable[[], None]
-    ) -> list[list[list[Any]]] | None:
+    async def deliver(self, handed: Sequence[Handed], undo: Callable[[], None]) -> list[list[Payload]] | None:
         """Persist deliveries, then return their rollouts. On cancellation call `undo`.
 
         Returns None if some groups were corrupt: they are counted as lost, and the caller must select again.

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from reroll.buffer.group import Payload
 from reroll.buffer.handed import Handed
 from reroll.buffer.runtime import Runtime
 from reroll.engine.engine import Engine
@@ -67,7 +68,7 @@ async def read_rows(runtime: Runtime, slots: IntArray) -> list[Row]:
     return rows
 
 
-async def read_groups(runtime: Runtime, handed: Sequence[Handed]) -> list[list[list[Any]]]:
+async def read_groups(runtime: Runtime, handed: Sequence[Handed]) -> list[list[Payload]]:
     """Return the rollouts of groups that stay where they are; corrupt groups are left out."""
     groups = runtime.groups
     if runtime.payloads is None:
@@ -81,7 +82,7 @@ async def read_groups(runtime: Runtime, handed: Sequence[Handed]) -> list[list[l
     return shown
 
 
-async def read_members(runtime: Runtime, uids: Sequence[int], place: int | None) -> list[list[Any] | None]:
+async def read_members(runtime: Runtime, uids: Sequence[int], place: int | None) -> list[Payload | None]:
     """Return the rollouts of groups by uid; None for groups that left their place or are corrupt."""
     while True:
         runtime.check_open()

@@ -20,13 +20,14 @@ from reroll.buffer.records import (
     Entries,
     SavedState,
     Uses,
-    check_rollouts,
+    encode_payload,
+    read_payload,
     read_state,
     write_rows,
     write_state,
 )
 from reroll.buffer.references import OBJECT, Held, PutAgain, References, Whole, nothing_is_stored
-from reroll.codec import RefReader, encode
+from reroll.codec import RefReader
 from reroll.engine.rows import LEASED, OUT
 from reroll.engine.task import RETURNING
 from reroll.errors import Closed, CorruptData, NotStorable
@@ -69,7 +70,8 @@ class Snapshot:
         )
         for place in np.flatnonzero(rolled).tolist():
             group = self._groups[place]
-            self._keep(group, list(map(consistent_prefix, group.items)))
+            if group.objects:
+                self._keep(group, list(map(consistent_prefix, group.objects)))
 
     # --- for the buffer
 
@@ -158,19 +160,13 @@ class Snapshot:
             return known, self._encode(group)
 
     def _encode(self, group: Group, items: list[Any] | None = None) -> Blob:
-        """Return the rollouts of a group as bytes, or these instead."""
-        if items is None:
-            if (packed := group.packed) is not None:
-                return packed
-            items = group.items
+        """Return the payload of a group as bytes, or these objects instead."""
+        payload = group.payload if items is None else items
         held = Held(self._references)  # never released: a snapshot does not change
         for left in reversed(range(_TRIES)):
             try:
-                blob = encode(
-                    items,
-                    refs=held,
-                    root=f"group {group.uid}: rollouts",
-                    allow_pickle=self._allow_pickle,
+                blob = encode_payload(
+                    payload, held, allow_pickle=self._allow_pickle, root=f"group {group.uid}: rollouts"
                 )
             except RuntimeError:  # a trainer that has it added to one of its dicts just now
                 if not left:
@@ -234,8 +230,6 @@ def load_saved(
                         'resume with on_corrupt="skip" to leave such groups out'
                     ) from found
                 lost.append(group.uid)
-            elif keep and isinstance(found, bytes):
-                group.pack(found)
             elif keep:
                 group.load(found)
     return state, lost
@@ -244,7 +238,7 @@ def load_saved(
 def _payloads(
     saved: Saved, groups: list[Group], keep: bool, skip: bool, allow_pickle: bool
 ) -> Iterator[tuple[Group, Any]]:
-    """Yield each group with its rollouts, with their bytes if those can be decoded later, or with a CorruptData."""
+    """Yield each group with its payload, or with a CorruptData."""
 
     def read(number: int) -> bytes:
         return saved.record(OBJECT, number)
@@ -255,7 +249,7 @@ def _payloads(
     for uid, blob in saved.all_payloads(damaged.append):
         group = by_uid.pop(uid, None)
         if group is not None:
-            yield group, check_rollouts(blob, group, saved.path, refs=references, allow_pickle=allow_pickle)
+            yield group, read_payload(blob, group, saved.path, refs=references, allow_pickle=allow_pickle)
         elif not skip:
             raise CorruptData(
                 f"{saved.path} holds rollouts of group {uid}, which has no row; restore it from a copy, or resume with "

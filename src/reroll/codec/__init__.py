@@ -14,7 +14,6 @@ from reroll.codec.decode import RefReader, decode
 from reroll.codec.encode import RefWriter, Unstorable, encode, find_unstorable
 from reroll.codec.frame import FORMAT_VERSION, checksum_of
 from reroll.codec.registry import register
-from reroll.codec.rows import count_plain_rollouts
 
 __all__ = [
     "FORMAT_VERSION",
@@ -22,7 +21,6 @@ __all__ = [
     "RefWriter",
     "Unstorable",
     "checksum_of",
-    "count_plain_rollouts",
     "decode",
     "encode",
     "find_unstorable",

@@ -40,13 +40,15 @@ from reroll.group.layout import (
     Array,
     Bytes,
     Head,
+    body_size_of,
     bounds_of,
     check_frames,
     flags_of,
-    with_number,
+    with_numbers,
 )
 from reroll.rollout import STATE_SLOTS, GroupSummary, Rollout, Status, VersionRuns
 from reroll.rollout.adapters import read_integer
+from reroll.rollout.checkout import Checkout, read_checkouts
 from reroll.rollout.rules import Invalid, find_invalid
 from reroll.rollout.summary import count_value, measure
 
@@ -65,11 +67,22 @@ class RolloutGroup(Sequence[Rollout]):
     Make one with `of` (rollouts), `pack` (an engine's lists or arrays), `from_columns` (packed arrays) or `from_openai`.
     """
 
-    __slots__ = ("__weakref__", "_body", "_data", "_head", "_objects", "_rollouts", "_states", "_summary")
+    __slots__ = (
+        "__weakref__",
+        "_body",
+        "_data",
+        "_head",
+        "_objects",
+        "_rollouts",
+        "_stated",
+        "_states",
+        "_summary",
+    )
     __hash__ = None  # type: ignore[assignment]  # equal to lists, and its uid changes
 
     _head: Head | None
     _data: Bytes
+    _stated: int | None
     _body: Bytes
     _objects: dict[str, list[Any]]
     _rollouts: list[Rollout] | None
@@ -91,7 +104,7 @@ class RolloutGroup(Sequence[Rollout]):
 
     def _set(self, encoded: Encoded) -> None:
         self._head, self._data, self._body, self._objects = encoded
-        self._summary = None
+        self._summary = self._stated = None
 
     # --- making
 
@@ -245,6 +258,7 @@ class RolloutGroup(Sequence[Rollout]):
         *,
         check_body: bool = True,
         refs: RefReader | None = None,
+        allow_pickle: bool = False,
     ) -> Self:
         """Return the group of the bytes that `frames` gave, without a copy.
 
@@ -258,6 +272,7 @@ class RolloutGroup(Sequence[Rollout]):
             objects: the values that are not plain, if the group has any.
             check_body: whether to compare the body with its checksums; False for a relay that reads no tokens.
             refs: returns the Ray references that the group holds.
+            allow_pickle: whether values may be unpickled, which runs code.
 
         Raises:
             CorruptData: bytes were cut or altered.
@@ -269,27 +284,45 @@ class RolloutGroup(Sequence[Rollout]):
             raise CorruptData("objects of a group are missing, or do not belong to it; use another copy")
         self = cls._of(Encoded(None, head, _aligned(body), {}))
         if objects is not None:
-            self._objects = _read_objects(decode(objects, refs=refs), len(self))
+            self._objects = _read_objects(decode(objects, refs=refs, allow_pickle=allow_pickle), len(self))
         return self
 
     def check(self) -> None:
         """Compare the head with itself: lengths, names, types, sums. Raises CorruptData. O(members)."""
         self._read().check()
 
-    def frames(self, *, refs: RefWriter | None = None) -> tuple[Bytes, Bytes, bytes | None]:
+    @staticmethod
+    def body_size(head: Bytes) -> int:
+        """Return the bytes of the body that belongs to a head."""
+        return body_size_of(head)
+
+    def checkouts(self) -> set[Checkout]:
+        """Return the checkouts that members carry."""
+        meta = self._read().meta
+        if meta.checkout is None and "checkout" not in meta.fields and "checkout" not in self._objects:
+            return set()
+        return read_checkouts(copy.copy(self))
+
+    def frames(
+        self, *, refs: RefWriter | None = None, root: str = "group", allow_pickle: bool = False
+    ) -> tuple[Bytes, Bytes, bytes | None]:
         """Return head, body, and the values that are not plain as bytes: what `open` takes.
 
         Cost: none for a group that was not looked at; values that are not plain are encoded.
 
         Args:
             refs: stores what Ray references stand for.
+            root: name of the group in messages.
+            allow_pickle: whether values of other classes may be pickled.
 
         Raises:
             NotStorable: a value is of a class that is not registered; the message has its path.
 
         """
         self._sync()
-        objects = encode(self._objects, refs=refs, root="group") if self._objects else None
+        objects = (
+            encode(self._objects, refs=refs, root=root, allow_pickle=allow_pickle) if self._objects else None
+        )
         return self._data, self._body, objects
 
     # --- the head
@@ -302,7 +335,13 @@ class RolloutGroup(Sequence[Rollout]):
         return self._head
 
     def _sync(self) -> None:
-        """Encode rollouts again that were made and may have changed."""
+        """Encode rollouts again that were made and may have changed, and write a pending staleness."""
+        if self._stated is not None:
+            self._data = with_numbers(self._data, (STALENESS_AT, self._stated))
+            if self._head is not None:  # a copy, since other groups may share it
+                self._head = copy.copy(self._head)
+                self._head.staleness = self._stated
+            self._stated = None
         if self._rollouts is None:
             return
         if self._states is not None:
@@ -354,7 +393,11 @@ class RolloutGroup(Sequence[Rollout]):
 
     def assign(self, uid: int) -> None:
         """Set the uid and clear the checkout, in place, as `put` does. A few microseconds."""
-        self._set_ids(uid, None)
+        if self._stated is not None and self._rollouts is None and not flags_of(self._data) & OWN_IDS:
+            self._data = with_numbers(self._data, (UID_AT, uid), (STALENESS_AT, self._stated))
+            self._head = self._stated = None
+        else:
+            self._set_ids(uid, None)
 
     def _set_ids(self, uid: int | None, checkout: str | None) -> None:
         number = 0 if uid is None else uid
@@ -362,7 +405,7 @@ class RolloutGroup(Sequence[Rollout]):
             raise InvalidArgument(f"uid must be a positive integer or None, not {shown(uid)}")
         self._sync()
         if checkout is None and not flags_of(self._data) & OWN_IDS:
-            self._data = with_number(self._data, UID_AT, number)
+            self._data = with_numbers(self._data, (UID_AT, number))
             if self._head is not None:  # a copy, since other groups may share it
                 self._head = copy.copy(self._head)
                 self._head.uid = number
@@ -596,9 +639,12 @@ class RolloutGroup(Sequence[Rollout]):
         return Encoded(self._read(), self._data, self._body, self._objects)
 
     def __copy__(self) -> Self:
-        """Return a group that shares bytes and objects, but no rollouts that were made."""
+        """Return a group that shares bytes and objects, but no rollouts that were made. O(1)."""
         self._sync()
-        made = self._of(Encoded(self._head, self._data, self._body, self._objects))
+        head = self._head
+        if head is not None and head.meta.fields:  # a receiver may write to lists and dicts
+            head = None
+        made = self._of(Encoded(head, self._data, self._body, self._objects))
         made._summary = self._summary  # noqa: SLF001
         return made
 
@@ -623,17 +669,16 @@ class RolloutGroup(Sequence[Rollout]):
     def with_staleness(self, staleness: int | Sequence[int | None]) -> Self:
         """Return the group with this staleness, of all members or one each; None leaves a member as it is.
 
-        Cost: a few microseconds, and a new head where members differ; the body is shared.
+        Cost: a microsecond, since it is written when the head is read; a new head where members differ. The body is shared.
         """
         self._sync()
         given = [staleness] if isinstance(staleness, int) else staleness
         first = given[0]
         is_same = first is not None and given.count(first) == len(given)
         if is_same and not flags_of(self._data) & OWN_STALENESS:
-            head, data = copy.copy(self._head), with_number(self._data, STALENESS_AT, first or 0)
-            if head is not None:
-                head.staleness = first or 0
-            return self._of(Encoded(head, data, self._body, self._objects))
+            made = self._of(Encoded(None, self._data, self._body, self._objects))
+            made._stated = first  # noqa: SLF001
+            return made
         draft, held = Draft.of(self._encoded()), self._read().member_staleness()
         given = given if len(given) == len(held) else list(given) * len(held)
         draft.staleness([old if new is None else new for old, new in zip(held, given, strict=True)])
@@ -709,6 +754,16 @@ class RolloutGroup(Sequence[Rollout]):
         draft.set_fields(fields or {})
         draft.set_columns(columns or {})
         return self._of(draft.finish())
+
+    def become(self, other: "RolloutGroup") -> None:
+        """Hold the versions, staleness, status and uid of another group, which was made from this one."""
+        if self._rollouts is None or len(self._rollouts) != len(other):
+            self._set(copy.copy(other)._encoded()._replace(head=None))  # noqa: SLF001  (of this class)
+            return
+        for mine, theirs in zip(self._rollouts, copy.copy(other), strict=True):
+            mine.response_model_steps = theirs.response_model_steps
+            mine.seq_staleness, mine.status = theirs.seq_staleness, theirs.status
+            mine.group_uid, mine.checkout = theirs.group_uid, theirs.checkout
 
     def extended(
         self,

@@ -517,10 +517,19 @@ def check_frames(head: Bytes, body: Bytes, *, check_body: bool) -> int:
     return int(flags)
 
 
-def with_number(head: Bytes, at: int, number: int) -> bytes:
-    """Return the head with another uid or staleness, without taking it apart."""
+def body_size_of(head: Bytes) -> int:
+    """Return the bytes of the body that belongs to a head. Raises CorruptData."""
+    if len(head) < RECORD.itemsize:
+        raise CorruptData("not the head of a group; pass the bytes that RolloutGroup.head gave")
+    size: int = _RECORD.unpack_from(head)[5]
+    return size
+
+
+def with_numbers(head: Bytes, *numbers: tuple[int, int]) -> bytes:
+    """Return the head with another uid or staleness, given as offset and number, without taking it apart."""
     changed = bytearray(head)
-    _NUMBER.pack_into(changed, at, number)
+    for at, number in numbers:
+        _NUMBER.pack_into(changed, at, number)
     return _sealed(changed)
 
 

@@ -6,8 +6,7 @@ from os import PathLike
 from typing import Final
 
 from reroll.buffer.read_only import ReadOnlyBuffer
-from reroll.buffer.records import read_rows
-from reroll.codec.frame import split
+from reroll.buffer.records import check_payload, read_rows
 from reroll.engine.ledger import PUT, Amount, closes
 from reroll.engine.rows import PLACES
 from reroll.errors import CorruptData, RerollError, UnsupportedFormat
@@ -90,7 +89,7 @@ def _payloads(saved: Saved, verdict: Verdict, progress: Progress) -> Iterator[st
     unsupported = 0
     for done, (uid, blob) in enumerate(saved.all_payloads(damaged.append), 1):
         try:
-            split(blob)
+            check_payload(saved, uid, blob)
         except UnsupportedFormat:
             unsupported += 1
         except CorruptData:

@@ -35,7 +35,7 @@ class Source(Protocol):
     async def query(
         self, where: Where, *, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> list[Row]: ...
-    async def peek(self, uids: Iterable[int]) -> list[list[Any]]: ...
+    async def peek(self, uids: Iterable[int]) -> list[Any]: ...
     async def to_arrow(self, where: Where | None = None, *, payloads: bool = False) -> Any: ...
 
 
@@ -262,7 +262,7 @@ class FileSource:
             lambda buffer: buffer.query(where, order_by=order_by, limit=limit, offset=offset)
         )
 
-    async def peek(self, uids: Iterable[int]) -> list[list[Any]]:
+    async def peek(self, uids: Iterable[int]) -> list[Any]:
         return await self._call(lambda buffer: buffer.peek(uids))
 
     async def to_arrow(self, where: Where | None = None, *, payloads: bool = False) -> Any:

@@ -46,13 +46,13 @@ class HandOut:
 
     # --- verbs
 
-    async def take(self, arguments: Mapping[str, Any]) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+    async def take(self, arguments: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[str, int]]:
         """Take what `take_batch` takes."""
         sizes = checked_sizes(arguments["task_batch_sizes"])
         if self._is_replayed(sizes, arguments):
             return await self._take_replayed(sizes, arguments)
         deadline = deadline_of(arguments.get("timeout"))
-        got: dict[str, list[list[Any]]] = {task: [] for task in sizes}
+        got: dict[str, list[Any]] = {task: [] for task in sizes}
         while True:
             missing = {task: n - len(got[task]) if n > 0 else n for task, n in sizes.items()}
             try:
@@ -471,7 +471,7 @@ class HandOut:
 
     async def _take_replayed(
         self, sizes: Mapping[str, int], arguments: Mapping[str, Any]
-    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+    ) -> tuple[dict[str, list[Any]], dict[str, int]]:
         """Take groups that others may have sampled: a lease would hide nothing, so each shard takes at once."""
         if len(self._lines) == 1:
             limit = arguments.get("timeout") if arguments.get("wait") else 0

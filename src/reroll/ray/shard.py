@@ -35,7 +35,6 @@ from reroll.ray.wire import (
     hand_in,
     put_out,
 )
-from reroll.remote.groups import as_bytes
 from reroll.remote.malloc import keep_freed_memory
 from reroll.rollout import Status
 from reroll.sample import Sample, SampleInfo
@@ -73,7 +72,6 @@ _UNBOOKED: Final = frozenset(
     ("lend", "draw", "claim", "nack", "trim", "end", "reserve", "release", "settle", "update_priorities")
 )
 """Verbs that change nothing which counts when the shard is lost: what was lent is lost as what was not."""
-_GIVING: Final = frozenset(("lend", "draw", "take_batch", "sample", "peek"))
 """Verbs that give groups, which may stay bytes."""
 _HELD: Final = frozenset(("lend", "draw", "reserve"))
 """Verbs whose results somebody holds."""
@@ -167,8 +165,7 @@ class Shard:
             buffer = await self._open()
             verb = getattr(self, f"_do_{request.verb}", None) or getattr(buffer, request.verb)
             held = {"holder": request.holder} if request.verb in _HELD else {}
-            with as_bytes() if request.verb in _GIVING else contextlib.nullcontext():
-                value = await verb(**held, **request.arguments)
+            value = await verb(**held, **request.arguments)
         except Exception as error:  # noqa: BLE001  (the caller raises it)
             return Reply(error=error, load=self._load(), steps=self._steps())
         if request.verb not in _LOOK:
@@ -285,7 +282,7 @@ class Shard:
         reservation: Any = None,
         **options: Any,
     ) -> int | None:
-        group = put_out(items, model_step)
+        group = put_out(items)
         own = self._local(reservation)
         return await (await self._open()).put(
             group, task_name, model_step=model_step, reservation=own, **options

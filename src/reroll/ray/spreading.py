@@ -85,12 +85,12 @@ class Spread:
     # --- putting
 
     async def _put(self, arguments: dict[str, Any]) -> int | None:
-        items, step = arguments["items"], checked_step("model_step", arguments.get("model_step"))
+        checked_step("model_step", arguments.get("model_step"))
         deadline = deadline_of(arguments.get("timeout"))
-        group = put_in(items, step)
+        group = put_in(arguments["items"])
         while isinstance(group, Blob) and group.refs and not self._keeps_refs:  # they may lead to others
             found = await self._fetched(group.refs, deadline)
-            group = put_in(resolved(group, found), step)
+            group = put_in(resolved(group, found))
         return await self._send(group, arguments, deadline)
 
     async def _send(
@@ -303,7 +303,7 @@ class Spread:
 
     # --- handing out
 
-    async def _get(self, arguments: dict[str, Any]) -> list[list[Any]]:
+    async def _get(self, arguments: dict[str, Any]) -> list[Any]:
         task = checked_task(arguments["task_name"])
         wanted = {
             "task_batch_sizes": {task: arguments["batch_size"]},
@@ -313,9 +313,7 @@ class Spread:
         groups, _ = await self._handing.take(wanted)
         return groups[task]
 
-    async def _take_batch(
-        self, arguments: dict[str, Any]
-    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+    async def _take_batch(self, arguments: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, int]]:
         return await self._handing.take(arguments)
 
     async def _sample(self, arguments: dict[str, Any]) -> list[Sample]:
@@ -351,7 +349,7 @@ class Spread:
             asked = {**arguments, "offset": 0, "limit": first + limit if isinstance(limit, int) else limit}
         return list(MERGES["query"](await self.each("query", [asked] * len(self.lines)), arguments))
 
-    async def _peek(self, arguments: dict[str, Any]) -> list[list[Any]]:
+    async def _peek(self, arguments: dict[str, Any]) -> list[Any]:
         uids = checked_uids(arguments["uids"])
         by_shard = [[uid for uid in uids if self._shard_of(uid) == index] for index in range(len(self.lines))]
         unknown = [uid for uid in uids if uid < 1]

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reroll.codec import decode, encode
-from reroll.errors import NotStorable
 from reroll.ray.drawing import Drawn
-from reroll.remote.groups import decode_delivery, decode_put, encode_delivery, encode_put
+from reroll.remote.groups import decode_group, encode_group
 from reroll.sample import SampleInfo
 
 Array = npt.NDArray[np.uint8]
@@ -23,7 +21,7 @@ class Blob(NamedTuple):
     """A group on its way."""
 
     known: bytes
-    """What is known of it, or was done to it; nothing, if it has to be decoded."""
+    """The metadata of the group."""
     rollouts: Array
     refs: tuple[Any, ...] = ()
     """The references in it, by their numbers in the rollouts."""
@@ -80,31 +78,16 @@ class Draw(NamedTuple):
     """Tasks of which others have drawn groups, and not said yet which of them they keep."""
 
 
-def put_in(items: Any, model_step: int | None) -> Blob | Bare:
+def put_in(items: Any) -> Blob | Bare:
     """Return what is to be put as bytes. Raises InvalidArgument that names rollout and field, NotStorable."""
     if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:
         return Bare(items)
-    try:
-        known, blob = encode_put(items, model_step if isinstance(model_step, int) else None)
-    except NotStorable:
-        found = _with_refs(list(items))
-        if not found.refs:
-            raise
-        return found
-    return Blob(known, np.frombuffer(blob, np.uint8))
+    return hand_in(items)
 
 
-def _with_refs(group: list[Any]) -> Blob:
-    """Return a group with its references beside it. Raises NotStorable."""
-    refs = Refs()
-    blob = encode(group, root="rollouts", refs=refs)
-    return Blob(b"", np.frombuffer(blob, np.uint8), tuple(refs.found))
-
-
-def resolved(blob: Blob, values: Sequence[Any]) -> list[Any]:
+def resolved(blob: Blob, values: Sequence[Any]) -> Sequence[Any]:
     """Return the rollouts of a group with what its references stand for in their place."""
-    group: list[Any] = decode(blob.rollouts.data, refs=Refs(values))
-    return group
+    return decode_group(blob.known, blob.rollouts.data, Refs(values))
 
 
 class Refs:
@@ -132,26 +115,22 @@ def size_of(request: Request) -> int:
     return 0
 
 
-def put_out(items: Blob | Bare, model_step: int | None) -> Any:
+def put_out(items: Blob | Bare) -> Any:
     """Return what can be put, on the heap of this process."""
     match items:
         case Bare(plain):
             return plain
         case Blob(known, rollouts, refs):
-            blob = rollouts.tobytes()
-            return decode_put(known, blob, model_step) if known else decode(blob, refs=Refs(refs))
+            return decode_group(known, rollouts.tobytes(), Refs(refs))
 
 
 def hand_in(group: Any) -> Blob:
-    """Return a group that is handed out as bytes."""
-    if isinstance(group, list):
-        return _with_refs(group)
-    done, blob = encode_delivery(group)
-    return Blob(done, np.frombuffer(blob, np.uint8))
+    """Return a group as bytes, with its references beside it. Raises NotStorable."""
+    refs = Refs()
+    known, blob = encode_group(group, refs)
+    return Blob(known, np.frombuffer(blob, np.uint8), tuple(refs.found))
 
 
-def hand_out(blob: Blob) -> list[Any]:
-    """Return the rollouts of a group that was handed out; their arrays are views, and cannot be written to."""
-    if blob.refs:
-        return resolved(blob, blob.refs)
-    return decode_delivery(blob.known, blob.rollouts.data)
+def hand_out(blob: Blob) -> Sequence[Any]:
+    """Return a group that was handed out; its arrays are views, and cannot be written to."""
+    return resolved(blob, blob.refs)

@@ -22,7 +22,7 @@ from reroll.buffer.plain_calls import BlockingBatch, blocking
 from reroll.errors import Closed, CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
 from reroll.interrupts import run_in
 from reroll.remote.connection import Connection
-from reroll.remote.groups import decode_delivery, decode_samples, encode_put
+from reroll.remote.groups import decode_group, decode_samples, encode_group
 from reroll.remote.methods import bound_like, remote_method
 from reroll.remote.protocol import LeaseReply
 from reroll.remote.values import to_value
@@ -133,20 +133,17 @@ class RemoteBuffer:
         if not items:
             reply, _ = await self._connection.call("put", {"items": [], **arguments})
         else:
-            arguments["metadata"], blob = encode_put(items, arguments.get("model_step"))
-            reply, _ = await self._connection.call("put", arguments, [blob])
+            reply, _ = await self._connection.call("put", arguments, encode_group(items))
         return reply.integer
 
     @bound_like(ReplayBuffer.get)
-    async def get(self, arguments: dict[str, Any]) -> list[list[Any]]:
+    async def get(self, arguments: dict[str, Any]) -> list[Any]:
         task = checked_task(arguments.pop("task_name"))
         groups, _ = await self.take_batch({task: arguments.pop("batch_size")}, **arguments)
         return groups[task]
 
     @bound_like(ReplayBuffer.take_batch)
-    async def take_batch(
-        self, arguments: dict[str, Any]
-    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+    async def take_batch(self, arguments: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, int]]:
         if "group_status" in arguments:
             arguments["group_status"] = Status.of(arguments["group_status"]).value
         samples = await self._take("take_batch", arguments)
@@ -201,9 +198,9 @@ class RemoteBuffer:
             await self._call("nack_lease", arguments)
 
     @bound_like(ReplayBuffer.peek)
-    async def peek(self, arguments: dict[str, Any]) -> list[list[Any]]:
+    async def peek(self, arguments: dict[str, Any]) -> list[Any]:
         reply, blobs = await self._connection.call("peek", arguments)
-        return list(map(decode_delivery, reply.edits, blobs))
+        return list(map(decode_group, reply.metadata, blobs))
 
     @bound_like(ReplayBuffer.metrics)
     async def metrics(self, arguments: dict[str, Any]) -> dict[str, float]:
@@ -284,7 +281,7 @@ class RemoteBuffer:
             raise CorruptData(f"the server replied to {verb} without groups")
         self._is_durable = leased.is_durable
         try:
-            return leased, decode_samples(leased.infos, reply.edits, blobs)
+            return leased, decode_samples(leased.infos, reply.metadata, blobs)
         except BaseException:
             if leased.lease is not None:
                 self._connection.notify("nack_lease", {"lease": leased.lease})

@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from reroll._version import __version__
 from reroll.buffer.arguments import batch_sizes, checked_count, checked_flag, checked_sizes, checked_step
 from reroll.buffer.buffer import ReplayBuffer, runtime_of
-from reroll.buffer.packed import Shown
 from reroll.buffer.reservations import Reservation
 from reroll.config import ReplayBufferConfig
-from reroll.errors import InvalidArgument
-from reroll.remote.groups import as_bytes, decode_put, encode_delivery, encode_infos
+from reroll.errors import CorruptData, InvalidArgument
+from reroll.remote.groups import decode_group, encode_group, encode_infos
 from reroll.remote.methods import METHODS
 from reroll.remote.protocol import LeaseReply, Reply
 from reroll.remote.session import Session
@@ -45,7 +44,7 @@ class Request(NamedTuple):
 class Deliverable(NamedTuple):
     """Groups that a verb delivers."""
 
-    groups: Sequence[Shown | list[Any]]
+    groups: Sequence[Sequence[Any]]
     lease: LeaseReply | None = None
 
 
@@ -125,11 +124,11 @@ class Dispatcher:
     async def run(self, verb: str, request: Request) -> tuple[Reply, Sequence[Blob]]:
         """Execute a call; return its reply and its groups. Raises what the verb raises."""
         if verb in self._deliveries:
-            with as_bytes():
-                delivered = await self._deliveries[verb](request)
-            encoded = [encode_delivery(group) for group in delivered.groups]
-            edits, blobs = [edit for edit, _ in encoded], [blob for _, blob in encoded]
-            return Reply(request.number, False, lease=delivered.lease, edits=edits, blobs=len(blobs)), blobs
+            delivered = await self._deliveries[verb](request)
+            encoded = list(map(encode_group, delivered.groups))
+            metadata, blobs = [each for each, _ in encoded], [blob for _, blob in encoded]
+            reply = Reply(request.number, False, lease=delivered.lease, metadata=metadata, blobs=len(blobs))
+            return reply, blobs
         if verb in self._verbs:
             value = await self._verbs[verb](request)
         else:
@@ -222,8 +221,11 @@ class Dispatcher:
     async def _put(self, request: Request) -> int | None:
         arguments = request.arguments
         if request.blobs:
-            metadata = arguments.pop("metadata", b"")
-            arguments["items"] = decode_put(metadata, request.blobs[0], arguments.get("model_step"))
+            if len(request.blobs) != 2:
+                raise CorruptData(
+                    "a put has the metadata and the body of one group; use the same reroll on both sides"
+                )
+            arguments["items"] = decode_group(request.blobs[0], request.blobs[1])
         return await self._buffer.put(**arguments)
 
     async def _ack_lease(self, request: Request) -> None:

@@ -1,8 +1,6 @@
-"""Groups as bytes: one blob for the rollouts, and beside it the metadata that a buffer needs, so that it decodes no group.
+"""Groups on the wire: columns travel as the bytes that they are, objects of other classes through the codec.
 
-In:  the producer summarizes and encodes the rollouts (`encode_put`); the buffer stores the bytes (`decode_put`).
-Out: inside `as_bytes()` the buffer delivers the bytes with pending edits (`encode_delivery`); the client decodes them and
-     applies the edits (`decode_delivery`).
+A group is two frames: its metadata (the head and the values that are not plain; empty for objects) and its body.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,54 +8,55 @@ from typing import Any, Final
 
 import msgspec
 
-from reroll.buffer.packed import Packed, Shown, as_bytes, pack, unpack
-from reroll.codec import encode
-from reroll.errors import CorruptData
+from reroll.codec import RefReader, RefWriter, decode, encode
+from reroll.errors import CorruptData, InvalidArgument, NotStorable
+from reroll.group import RolloutGroup
 from reroll.remote.protocol import WireInfo
-from reroll.remote.values import to_value
+from reroll.rollout import Rollout, check
 from reroll.sample import Sample, SampleInfo
 from reroll.store import Blob
 
-__all__ = [
-    "as_bytes",
-    "decode_delivery",
-    "decode_put",
-    "decode_samples",
-    "encode_delivery",
-    "encode_infos",
-    "encode_put",
-]
-
-_read_edits: Final = msgspec.msgpack.Decoder(tuple[int, bytes, int | None, int, bool, str | None]).decode
+_write: Final = msgspec.msgpack.Encoder().encode
+_read: Final = msgspec.msgpack.Decoder(tuple[bytes, bytes | None]).decode
 _NOT_DRAWN: Final = WireInfo(0, 1.0, 1.0, 1.0, 0, 0, 0)
 
 
-def encode_put(items: Sequence[Any], model_step: int | None) -> tuple[bytes, bytes]:
-    """Return a group's metadata and its rollouts as bytes. Raises InvalidArgument and NotStorable with rollout and field."""
-    return pack(items, model_step)
+def encode_group(group: Sequence[Any], refs: RefWriter | None = None) -> tuple[bytes, Blob]:
+    """Return the metadata and the body of a group. Raises NotStorable with the path to the value."""
+    columns = group if isinstance(group, RolloutGroup) else _columns(group)
+    if columns is None:
+        try:
+            return b"", encode(list(group), refs=refs, root="rollouts")
+        except NotStorable:
+            check(group)  # an object that is no rollout is refused as such
+            raise
+    head, body, objects = columns.frames(refs=refs)
+    return _write((head, objects)), body
 
 
-def decode_put(metadata: bytes, blob: Blob, model_step: int | None) -> Packed | list[Any]:
-    """Return a group that can be put; plain rollouts stay bytes. Raises InvalidArgument, CorruptData, UnsupportedFormat."""
-    return unpack(metadata, blob, partial=model_step is not None)
+def _columns(rollouts: Sequence[Any]) -> RolloutGroup | None:
+    if list(map(type, rollouts)).count(Rollout) == len(rollouts):
+        try:
+            return RolloutGroup.of(rollouts)
+        except InvalidArgument:  # the buffer refuses them, or fails the member
+            pass
+    return None
 
 
-def encode_delivery(group: Shown | list[Any]) -> tuple[bytes, Blob]:
-    """Return the pending edits of a delivered group, empty if it was decoded, and its rollouts as bytes."""
-    if isinstance(group, Shown):
-        return msgspec.msgpack.encode(group[:-1]), group.blob
-    return b"", encode(group, root="rollouts")
-
-
-def decode_delivery(edits: bytes, blob: Blob) -> list[Any]:
-    """Return the rollouts of a delivered group. Raises CorruptData, UnsupportedFormat."""
-    if not edits:
-        rollouts: list[Any] = to_value(blob)
-        return rollouts
-    try:
-        return Shown(*_read_edits(edits), blob).rollouts()
-    except msgspec.MsgspecError as error:
-        raise CorruptData(f"edits of a delivered group cannot be decoded: {error}") from None
+def decode_group(metadata: Blob, body: Blob, refs: RefReader | None = None) -> RolloutGroup | list[Any]:
+    """Return the group, whose head is compared with itself. Raises CorruptData, UnsupportedFormat."""
+    if len(metadata):
+        try:
+            head, objects = _read(metadata)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise CorruptData(f"metadata of a group cannot be decoded: {error}") from None
+        group = RolloutGroup.open(head, memoryview(body), objects, refs=refs)
+        group.check()
+        return group
+    rollouts = decode(body, refs=refs)
+    if type(rollouts) is not list:
+        raise CorruptData(f"a group is a list of rollouts, not {type(rollouts).__name__}")
+    return rollouts
 
 
 def encode_infos(samples: Mapping[str, Iterable[Sample]]) -> dict[str, list[WireInfo | None]]:
@@ -66,10 +65,10 @@ def encode_infos(samples: Mapping[str, Iterable[Sample]]) -> dict[str, list[Wire
 
 
 def decode_samples(
-    infos: Mapping[str, Sequence[WireInfo | None]], edits: Sequence[bytes], blobs: Sequence[Blob]
+    infos: Mapping[str, Sequence[WireInfo | None]], metadata: Sequence[bytes], bodies: Sequence[Blob]
 ) -> dict[str, list[Sample]]:
     """Return delivered groups with their infos by task. Raises CorruptData, UnsupportedFormat."""
-    groups = map(decode_delivery, edits, blobs)
+    groups = map(decode_group, metadata, bodies)
     return {
         task: [Sample(next(groups), SampleInfo(*(info or _NOT_DRAWN), task)) for info in listed]
         for task, listed in infos.items()

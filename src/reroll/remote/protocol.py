@@ -91,8 +91,8 @@ class Reply(msgspec.Struct, array_like=True, frozen=True):
     integer: int | None = None
     """The value if it is an integer or None; `value` is empty then."""
     lease: LeaseReply | None = None
-    edits: list[bytes] = []
-    """Pending edits of each group."""
+    metadata: list[bytes] = []
+    """The metadata of each group."""
     blobs: int = 0
 
 

@@ -56,7 +56,7 @@ class StoredReply(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Memory that the reply takes."""
-        parts = len(self.reply.value) + sum(map(len, self.reply.edits))
+        parts = len(self.reply.value) + sum(map(len, self.reply.metadata))
         return _REPLY_BYTES + parts + sum(map(len, self.blobs))
 
 

@@ -272,7 +272,7 @@ class ShardedBuffer:
     # --- verbs of one group
 
     @_over_shards(ReplayBuffer.peek)
-    async def peek(self, shards: Shards, arguments: Arguments) -> list[list[Any]]:
+    async def peek(self, shards: Shards, arguments: Arguments) -> list[Any]:
         uids = checked_uids(arguments["uids"])
         if unknown := [uid for uid in uids if uid < 1]:
             raise UnknownUid(f"no group has uid {unknown[0]}")
@@ -437,7 +437,7 @@ class ShardedBuffer:
     # --- deliveries
 
     @_over_shards(ReplayBuffer.get)
-    async def get(self, _shards: Shards, arguments: Arguments) -> list[list[Any]]:
+    async def get(self, _shards: Shards, arguments: Arguments) -> list[Any]:
         task = checked_task(arguments.pop("task_name"))
         groups, _ = await self.take_batch({task: arguments.pop("batch_size")}, **arguments)
         return groups[task]
@@ -445,10 +445,10 @@ class ShardedBuffer:
     @_over_shards(ReplayBuffer.take_batch)
     async def take_batch(
         self, shards: Shards, arguments: Arguments
-    ) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
+    ) -> tuple[dict[str, list[Any]], dict[str, int]]:
         sizes, deadline = checked_sizes(arguments["task_batch_sizes"]), deadline_of(arguments.get("timeout"))
         status = Status.of(arguments.get("group_status", Status.COMPLETED))
-        groups: dict[str, list[list[Any]]] = {task: [] for task in sizes}
+        groups: dict[str, list[Any]] = {task: [] for task in sizes}
         missing: Mapping[str, int] = sizes
         while True:
             try:
