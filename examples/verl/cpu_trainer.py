@@ -173,6 +173,7 @@ class CpuTrainer(PPOTrainer):
         self.replay_buffer._wait_for_next_poll = lambda *_: generator.finish() or 0.0  # noqa: SLF001  (no clock)
         self.history = []
         self._load_checkpoint()
+        numbers.seed(self.global_steps)  # a run that resumes names new prompts
 
     def on_step_end(self):
         pass
