@@ -170,7 +170,7 @@ def __getattr__(name: str) -> _typing.Any:
         from reroll import config  # noqa: PLC0415
 
         return getattr(config, name)
-    if name == "register":  # nor is the codec needed by whoever stores nothing
+    if name == "register":  # a buffer in memory does not need the codec
         from reroll.codec.registry import register  # noqa: PLC0415
 
         return register

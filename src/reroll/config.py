@@ -139,10 +139,10 @@ class TaskConfig(BaseModel):
     Attributes:
         capacity: how many COMPLETED groups fit; None: unlimited in a buffer, one global batch in a table.
         sampler: who is handed out next: a selector, or its name.
-        remover: who is evicted when it is full; None: nobody, a put waits for room, so that nothing untrained is
+        remover: which group is evicted when it is full; None: none, a put waits for room, so that nothing untrained is
             dropped.
-        max_times_sampled: a group leaves after so many samples; None: never.
-        min_size: nobody samples until so many groups are there; None: 1 in a buffer, one global batch in a table.
+        max_times_sampled: a group leaves after this number of samples; None: never.
+        min_size: sampling waits for this number of groups; None: 1 in a buffer, one global batch in a table.
         rate_limiter: when puts and samples have to wait: a limiter, which takes the place of `min_size`; a
             StalenessWindow, which holds producers back before they start; or a list of both.
         expire: whether one stale rollout expires its whole group, or only itself.
@@ -191,7 +191,12 @@ class TaskConfig(BaseModel):
         return self
 
     def limiter(self, min_size: int) -> Limiter:
-        """Return the limiter; with this min_size if none is configured."""
+        """Return the configured limiter, or `MinSize`.
+
+        Args:
+            min_size: of the limiter if none is configured.
+
+        """
         return self._limiter() or MinSize(self.min_size or min_size)
 
     @property
@@ -200,7 +205,12 @@ class TaskConfig(BaseModel):
         return any(isinstance(part, StalenessWindow) for part in self._rate_limiters())
 
     def window(self) -> StalenessWindow | None:
-        """Return the staleness window, if one is configured; its `max_staleness` defaults to that of the task."""
+        """Return the staleness window, None if none is configured; its `max_staleness` defaults to that of the task.
+
+        Raises:
+            InvalidConfig: neither the window nor the task has a `max_staleness`.
+
+        """
         found = next((part for part in self._rate_limiters() if isinstance(part, StalenessWindow)), None)
         if found is None:
             return None
@@ -237,7 +247,7 @@ class ReplayBufferConfig(TaskConfig):
         tasks: what differs, by task name.
         declared_tasks_only: whether a call that names a task outside of `tasks` raises InvalidArgument.
         max_bytes: how many bytes of rollouts fit, over all tasks; None: unlimited.
-        out_ttl_s: a group that was taken to be rolled again is given up after so many seconds; None: never.
+        out_ttl_s: a group that was taken to be rolled again is dropped after this number of seconds; None: never.
         seed: the same seed and the same calls give the same samples; None: random.
         store: a directory that keeps every group and every change, so that a crash loses none; None: memory only.
         sync: a put is acknowledged when it survives the end of the process ("os") or of the machine ("disk").
@@ -254,7 +264,7 @@ class ReplayBufferConfig(TaskConfig):
             the buffer, after the change and outside of any lock; its exceptions are logged. Files and `model_dump` leave
             it out.
         allow_pickle: whether objects of unregistered types are pickled when they are stored, and unpickled when they are
-            read. Unpickling runs code: only for files that nobody else can write.
+            read. Unpickling runs code: only for files that you alone can write.
 
     """
 
@@ -303,14 +313,25 @@ class ReplayBufferConfig(TaskConfig):
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
-        """Return the configuration in a .yaml, .yml, .toml or .json file.
+        """Return the configuration in a file.
 
-        Raises InvalidConfig for another ending, pydantic.ValidationError (a ValueError) for wrong contents.
+        Args:
+            path: a .yaml, .yml, .toml or .json file.
+
+        Raises:
+            InvalidConfig: the file has another suffix.
+            pydantic.ValidationError: the contents are invalid; a ValueError.
+
         """
         return read_config(cls, path)
 
     def for_task(self, name: str) -> TaskConfig:
-        """Return what holds for a task: what is configured for it, else what holds for all."""
+        """Return the settings of a task: those configured for it, else those of all tasks.
+
+        Args:
+            name: of the task.
+
+        """
         override = self.tasks.get(name)
         if override is None:
             return self
@@ -331,7 +352,15 @@ class ReplayBufferConfig(TaskConfig):
         """Return a table whose capacity and min_size are one global batch, unless configured.
 
         The default is a plain batch queue: a batch is sampled when it is complete, each item once, and inserts wait
-        for room. Raises InvalidConfig for what can never proceed.
+        for room.
+
+        Args:
+            global_batch_size: items of one batch.
+
+        Raises:
+            InvalidArgument: the batch size is below 1.
+            InvalidConfig: the configuration can never proceed.
+
         """
         if (
             not isinstance(global_batch_size, int)
@@ -351,9 +380,14 @@ class ReplayBufferConfig(TaskConfig):
         )
 
     def build_with(self, make: Callable[[Groups, dict[str, Any]], B]) -> B:
-        """Return what a function makes of groups and options as configured; the store is open, if there is one.
+        """Return what `make` builds from the configured groups and options; a configured store is open.
 
-        For shells of one's own: `build` and `build_blocking` are made so. Raises InvalidConfig for what can never proceed.
+        Args:
+            make: builds a buffer; `build` and `build_blocking` call it with their class.
+
+        Raises:
+            InvalidConfig: the configuration can never proceed.
+
         """
         options = {
             "put_id_history": self.put_id_history,
@@ -371,7 +405,12 @@ class ReplayBufferConfig(TaskConfig):
             raise
 
     def groups(self) -> Groups:
-        """Return an empty engine with its groups, as configured. Raises InvalidConfig for settings that can never proceed."""
+        """Return an empty engine with its groups, as configured.
+
+        Raises:
+            InvalidConfig: the configuration can never proceed.
+
+        """
         # Made here, so that what cannot proceed is refused now, and not when a task is first used.
         settings = {name: self._settings(self.for_task(name)) for name in self.tasks}
         rules = {name: _rules(self.for_task(name)) for name in self.tasks}

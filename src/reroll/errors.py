@@ -19,7 +19,7 @@ RerollError
 ├── InvalidArgument  (ValueError)      an argument that can never be right; nothing was changed
 │   ├── InvalidPriority                a priority that is negative, NaN, infinite or no number
 │   ├── InvalidConfig                  a configuration that can never proceed
-│   ├── CannotRewind                   a training step that was committed, or let go, is to be undone
+│   ├── CannotRewind                   a training step that was committed or finalized is to be undone
 │   ├── NotStorable  (TypeError)       a value that cannot be written as bytes; names the path
 │   └── QueryError                     a query that cannot be understood; names the path
 ├── CorruptData      (ValueError)      what was saved was cut, altered or never written by reroll
@@ -27,9 +27,9 @@ RerollError
 ├── SavedNotFound    (FileNotFoundError)  nothing was saved there
 └── StoreError       (RuntimeError)    a directory that cannot be written to
     ├── StoreFailed                    the disk is full or fails, or the permissions forbid it
-    └── StoreLocked                    somebody else is writing there
+    └── StoreLocked                    another process is writing there
 
-UncommittedWarning                     a warning: what a training step used was let go before it was committed
+UncommittedWarning                     a warning: groups of a training step were finalized before its commit
 
 All are picklable (they cross process borders) and say what to do next.
 """
@@ -119,7 +119,7 @@ class Deadlock(RerollError, RuntimeError):  # noqa: N818  (a state of the run)
 
 
 class LoopFailed(RerollError, RuntimeError):  # noqa: N818
-    """A loop in the background failed, and so does whoever waits for it; the cause is its error, the message tells it."""
+    """A loop in the background failed, and with it every call that waits for it; `__cause__` is its error."""
 
 
 class NotEmpty(RerollError, RuntimeError):  # noqa: N818
@@ -174,11 +174,11 @@ class StoreFailed(StoreError):  # noqa: N818
 
 
 class StoreLocked(StoreError):  # noqa: N818
-    """Somebody else writes to this directory; the message says who."""
+    """Another process writes to this directory; the message names it."""
 
 
 class UncommittedWarning(UserWarning):
-    """What a training step used was let go before it was committed; `rewind` cannot undo it any more."""
+    """Groups of a training step were finalized before its commit; `rewind` can no longer undo it."""
 
 
 def missing_extra(subject: str, package: str | None, extra: str) -> ImportError:

@@ -1,7 +1,7 @@
 """Table: a thread-safe table of items with sampler, remover and rate limiter, in the vocabulary of DeepMind Reverb.
 
 A thin shell around the engine: this module holds payloads, locks and waits, and decides nothing. Waiters are woken, in
-order of arrival, by the call that makes their turn possible; nobody polls.
+order of arrival, by the call that makes their turn possible; nothing polls.
 """
 
 import math
@@ -51,8 +51,8 @@ class Table:
     Args:
         max_size: how many items fit.
         sampler: who is sampled next: a selector such as `Uniform()`, or its name.
-        remover: who is evicted when the table is full; None: nobody, inserts wait for room.
-        max_times_sampled: an item leaves after so many samples; None: never.
+        remover: which item is evicted when the table is full; None: none, inserts wait for room.
+        max_times_sampled: an item leaves after this number of samples; None: never.
         rate_limiter: when inserts and samples have to wait; None: `MinSize(1)`.
         seed: the same seed and the same calls give the same samples; None: random.
 
@@ -91,12 +91,22 @@ class Table:
 
     @classmethod
     def queue(cls, size: int) -> "Table":
-        """Return a first-in, first-out queue of bounded size; each item is sampled once."""
+        """Return a first-in, first-out queue of bounded size; each item is sampled once.
+
+        Args:
+            size: largest number of items; inserts wait for room.
+
+        """
         return cls(size, Fifo(), Fifo(), 1, Queue(size))
 
     @classmethod
     def stack(cls, size: int) -> "Table":
-        """Return a last-in, first-out stack of bounded size; each item is sampled once."""
+        """Return a last-in, first-out stack of bounded size; each item is sampled once.
+
+        Args:
+            size: largest number of items; inserts wait for room.
+
+        """
         return cls(size, Lifo(), Lifo(), 1, Stack(size))
 
     # --- verbs that may wait
@@ -104,7 +114,16 @@ class Table:
     def insert(self, key: Hashable, data: Any, priority: float = 1.0, timeout: float | None = None) -> None:
         """Insert an item, once the limiter allows it and there is room; an existing key is replaced at once.
 
-        Raises WaitTimeout after `timeout` seconds, Closed after shutdown: then it was not and will not be stored.
+        Args:
+            key: identifies the item.
+            data: any object; the table does not look inside.
+            priority: for samplers and removers that use priorities.
+            timeout: seconds to wait; None: without limit.
+
+        Raises:
+            WaitTimeout: the timeout passed; the item was not and will not be stored.
+            Closed: the table was shut down; the item was not stored.
+
         """
         values = {"priority": checked_priority(priority)}
         hash(key)  # a key that cannot be one is refused here, not half-way
@@ -126,10 +145,20 @@ class Table:
             self._waits.wake()
 
     def sample(self, n: int, timeout: float | None = None, *, replace: bool = False) -> list[Any] | None:
-        """Sample n distinct items (all, if there are fewer), once the limiter allows it; None after shutdown.
+        """Sample n distinct items, or all if there are fewer, once the limiter allows it.
 
-        With `replace`, samplers that draw by chance draw exactly n times, and may draw an item more than once, within
-        its use limit. Raises WaitTimeout after `timeout` seconds, InvalidArgument if the limiter can never allow n.
+        Args:
+            n: number of items.
+            timeout: seconds to wait; None: without limit.
+            replace: draw exactly n times with replacement, within the use limit of each item; for random samplers.
+
+        Returns:
+            The data of the items; None after shutdown.
+
+        Raises:
+            WaitTimeout: the timeout passed.
+            InvalidArgument: the limiter can never allow n samples.
+
         """
         deadline = deadline_of(timeout)
         with self._guard:
@@ -148,7 +177,21 @@ class Table:
     def sample_items(
         self, n: int, timeout: float | None = None, *, replace: bool = False
     ) -> list[Sample] | None:
-        """Sample as `sample` does, and return each item with the information of its draw."""
+        """Sample as `sample` does, and return each item with the information of its draw.
+
+        Args:
+            n: number of items.
+            timeout: seconds to wait; None: without limit.
+            replace: draw exactly n times with replacement, within the use limit of each item; for random samplers.
+
+        Returns:
+            The samples; None after shutdown.
+
+        Raises:
+            WaitTimeout: the timeout passed.
+            InvalidArgument: the limiter can never allow n samples.
+
+        """
         deadline = deadline_of(timeout)
         with self._guard:
             if not self._wait_to_sample(n, deadline, replace=replace):
@@ -165,7 +208,12 @@ class Table:
     def get(self, keys: Iterable[Hashable]) -> list[Any]:
         """Return the data of items by key, in the order of `keys`; no use is counted.
 
-        Raises UnknownUid (a KeyError) that names the first key that the table does not hold.
+        Args:
+            keys: keys of items.
+
+        Raises:
+            UnknownUid: the table does not hold a key; a KeyError that names the first one.
+
         """
         wanted = _collection(keys, "get")
         with self._guard:
@@ -177,9 +225,17 @@ class Table:
             return [self._data[self._slot_of[key]] for key in wanted]
 
     def update_priorities(self, priorities: Mapping[Any, float]) -> list[Any]:
-        """Set priorities by key and return the keys that are not (or no longer) there.
+        """Set priorities by key.
 
-        Raises InvalidPriority, and changes nothing, if any of them is negative, NaN, infinite or no number.
+        Args:
+            priorities: new priority of each key.
+
+        Returns:
+            The keys that the table does not hold.
+
+        Raises:
+            InvalidPriority: a priority is negative, NaN, infinite or not a number; nothing was changed.
+
         """
         if not isinstance(priorities, Mapping):
             raise InvalidArgument(f"priorities must be a mapping of keys to numbers, not {priorities!r}")
@@ -193,7 +249,15 @@ class Table:
             return [key for key in checked if key not in self._slot_of]
 
     def delete(self, keys: Iterable[Hashable]) -> int:
-        """Delete items by key and return how many there were; unknown keys are passed over."""
+        """Delete items by key; unknown keys are skipped.
+
+        Args:
+            keys: keys of items.
+
+        Returns:
+            The number of deleted items.
+
+        """
         wanted = dict.fromkeys(_collection(keys, "delete"))
         with self._guard:
             slots = self._slots([key for key in wanted if key in self._slot_of])
@@ -221,15 +285,28 @@ class Table:
         return self._shutdown
 
     def can_insert(self, n: int = 1) -> bool:
-        """Return whether n inserts could go ahead at this moment. Raises InvalidArgument for n below 1."""
+        """Return whether n inserts could proceed now.
+
+        Args:
+            n: number of inserts.
+
+        Raises:
+            InvalidArgument: n is below 1.
+
+        """
         _check_count(n)
         with self._guard:
             return self._engine.can_insert(self._task, n)
 
     def can_sample(self, n: int = 1) -> bool:
-        """Return whether `sample(n)` would return at once: n is clamped to the size before the limiter is asked.
+        """Return whether `sample(n)` would return at once.
 
-        Raises InvalidArgument for n below 1.
+        Args:
+            n: number of samples; clamped to the size before the limiter is asked.
+
+        Raises:
+            InvalidArgument: n is below 1.
+
         """
         _check_count(n)
         with self._guard:
@@ -292,7 +369,15 @@ class Table:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what `state` told. Raises InvalidConfig, and changes nothing, for other selectors."""
+        """Continue from a state that `state` returned.
+
+        Args:
+            state: of a table with the same selectors.
+
+        Raises:
+            InvalidConfig: the state is of other selectors; nothing was changed.
+
+        """
         keys, data = list(state["keys"]), list(state["data"])
         with self._guard:
             if len(keys) > (self._settings.capacity or 0):

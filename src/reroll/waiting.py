@@ -2,10 +2,10 @@
 
 A waiter names the queues it stands in (one for each pool or gate that it wants something from) and a question: is it
 possible now? It goes on when it is first in all its queues and the answer is yes. So order is kept among those that want
-the same, and others pass. Whoever changes something calls `wake`; a woken waiter asks once more and then acts by itself,
-so a waiter that is cancelled after it was woken has taken nothing. Whoever leaves wakes the next.
+the same, and others pass. A call that changes something calls `wake`; a woken waiter asks once more and then acts by itself,
+so a waiter that is cancelled after it was woken has taken nothing. A waiter that leaves wakes the next.
 
-`ThreadWaits` sleeps on a lock while it lets go of the caller's guard, `LoopWaits` on a future of the running event loop.
+`ThreadWaits` sleeps on a lock while it releases the caller's guard, `LoopWaits` on a future of the running event loop.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Waits(Protocol):
         """
 
     def wake(self) -> None:
-        """Wake whoever may go on. Call it after every change."""
+        """Wake the waiters that may proceed. Call it after every change."""
 
     def flush(self) -> None:
         """Report changes to the user, unless a lock is held. `wake` does it too."""
@@ -65,7 +65,7 @@ class Waits(Protocol):
         """Let the shell run here from now on: it may have been in another event loop, which is over."""
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Let a call be made after whoever is about to run has run."""
+        """Schedule a call after the tasks that are ready to run."""
 
     async def aside(self, work: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
         """Do work that takes long, and touches nothing of the shell, while others go on.
@@ -177,7 +177,7 @@ class Guard:
         self._interrupts.end()
 
     def sleep(self, sleeper: threading.Lock, timeout: float = -1) -> None:
-        """Let go of the guard until `sleeper` can be acquired."""
+        """Release the guard until `sleeper` can be acquired."""
         self._lock.release()
         try:
             self._interrupts.wait(sleeper, timeout)
@@ -185,7 +185,7 @@ class Guard:
             self._lock.acquire()
 
     def outside(self, work: Callable[[], T]) -> T:
-        """Let go of the guard while work is done."""
+        """Release the guard while work is done."""
         self._lock.release()
         try:
             return work()
@@ -274,7 +274,7 @@ class ThreadWaits(_Line):
         pass  # as in every thread
 
     def soon(self, call: Callable[[], None]) -> None:
-        call()  # whoever else is about to run waits for the lock
+        call()  # other threads that are ready wait for the lock
 
     async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         with self._guard.uninterrupted():
@@ -332,7 +332,7 @@ class LoopWaits(_Line):
         waiter = _Waiter(queues, possible)
         if self._is_free(waiter.queues) and possible():
             return False
-        import asyncio  # noqa: PLC0415  (takes 30 ms to load, and whoever waits in a loop has it)
+        import asyncio  # noqa: PLC0415  (takes 30 ms to load, and a program with a loop has it)
 
         loop = asyncio.get_running_loop()
         alarm = None
@@ -364,9 +364,7 @@ class LoopWaits(_Line):
 
     def post(self, call: Callable[[], None]) -> None:
         if self._loop is not None:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # its loop is over; whoever comes next in another one looks
+            with contextlib.suppress(RuntimeError):  # its loop is over; the next caller in another loop looks
                 self._loop.call_soon_threadsafe(call)
 
     def soon(self, call: Callable[[], None]) -> None:
@@ -389,7 +387,7 @@ class LoopWaits(_Line):
 
         self._running_loop()
         done: Future[T] = Future()
-        done.set_running_or_notify_cancel()  # it ends by itself, also if nobody waits for it any more
+        done.set_running_or_notify_cancel()  # it ends by itself, also if its caller no longer waits
 
         def run() -> None:
             try:
@@ -412,9 +410,7 @@ class _LoopSignal:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiting: list[
-            asyncio.Future[None]
-        ] = []  # one each: who is cancelled cancels it for nobody else
+        self._waiting: list[asyncio.Future[None]] = []  # one each: a cancelled waiter cancels no other
 
     async def wait(self) -> None:
         if not self._is_set:
@@ -461,7 +457,7 @@ async def _ended(running: "asyncio.Future[T]", stop: Callable[[], None] | None =
     if cancelled is None:
         return running.result()
     if not running.cancelled():
-        running.exception()  # the cancellation is told instead
+        running.exception()  # the cancellation is raised instead
     raise cancelled
 
 

@@ -41,9 +41,14 @@ class Batch:
         return {name: len(groups) for name, groups in self.groups.items()}
 
     async def ack(self, *, train_step: int | None = None) -> None:
-        """Consume the groups. Raises LeaseExpired if the lease had ended and some were handed out again.
+        """Consume the groups.
 
-        `train_step` is the step that has trained them, where a loader reads ahead of the step that they were lent for.
+        Args:
+            train_step: the step that has trained them; None: the step of the lease. For loaders that read ahead.
+
+        Raises:
+            LeaseExpired: the lease had ended, and some groups were handed out again.
+
         """
         self._done = True
         await self._holder.ack_lease(self.id, train_step=train_step)

@@ -138,6 +138,9 @@ def open_readonly(path: str | PathLike[str], *, allow_pickle: bool = False) -> R
         path: the directory, or the file in it.
         allow_pickle: whether objects of unregistered types are unpickled, which runs code.
 
+    Returns:
+        A buffer that shows the moment of this call; close it when done.
+
     Raises:
         SavedNotFound: there is no file.
         CorruptData: the file was altered.

@@ -34,7 +34,15 @@ class RefReader(Protocol):
     """Finds the Ray references of a blob."""
 
     def load(self, number: int) -> Any:
-        """Return the reference with a number. Raises LookupError if there is none."""
+        """Return the reference with a number.
+
+        Args:
+            number: returned by `RefWriter.store`.
+
+        Raises:
+            LookupError: no reference has this number.
+
+        """
         ...
 
 

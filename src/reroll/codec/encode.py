@@ -54,7 +54,12 @@ class RefWriter(Protocol):
     """Stores Ray references outside of the blob, which holds their numbers."""
 
     def store(self, ref: Any) -> int:
-        """Return the number under which a `RefReader` finds this reference, or its successor."""
+        """Return the number under which a `RefReader` finds this reference, or its successor.
+
+        Args:
+            ref: a reference to an object of Ray.
+
+        """
         ...
 
 
@@ -87,7 +92,15 @@ def encode(
 def find_unstorable(
     value: Any, *, root: str = "value", allow_pickle: bool = False, refs: RefWriter | None = None
 ) -> Unstorable | None:
-    """Return the first part of a value that `encode` would refuse, None if there is none. References are not stored."""
+    """Return the first part of a value that `encode` would refuse; None if there is none. References are not stored.
+
+    Args:
+        value: the value to check.
+        root: name of the value in paths.
+        allow_pickle: as for `encode`.
+        refs: as for `encode`.
+
+    """
     encoder = _Encoder(root, allow_pickle=allow_pickle, refs=None if refs is None else _NoRefs(), exact=True)
     try:
         encoder.parts(value)

@@ -117,7 +117,12 @@ def split(blob: Buffer) -> Frame:
 
 
 def checksum_of(data: bytes | memoryview) -> int:
-    """Return the CRC-32. With zlib-ng (extras `fast`, `server`, `ray`) it is several times faster."""
+    """Return the CRC-32 of bytes.
+
+    Args:
+        data: the bytes.
+
+    """
     crc32, size = _crc32(), len(data)
     if size <= _PIECE or size > _MAX_IN_PIECES:
         return crc32(data, 0)

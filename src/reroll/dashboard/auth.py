@@ -95,7 +95,15 @@ def check_may_listen(host: str, token: str | None) -> None:
 
 
 def read_token(path: str | PathLike[str]) -> str:
-    """Return the token in a file; create a missing file, readable by its owner only. Raises InvalidConfig."""
+    """Return the token in a file; create a missing file, readable by its owner only.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        InvalidConfig: the file holds no valid token.
+
+    """
     path = Path(path)
     if not path.exists():
         path.touch(mode=0o600, exist_ok=False)

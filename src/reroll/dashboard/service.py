@@ -72,7 +72,12 @@ class Dashboard:
         """The URL, once it has started."""
 
     async def start(self) -> Self:
-        """Listen, and poll the buffer from now on. Raises InvalidConfig if the address is not available."""
+        """Listen, and poll the buffer from now on.
+
+        Raises:
+            InvalidConfig: the address is not available.
+
+        """
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
             listening = socket.create_server((self._host, self._port), family=family)

@@ -33,9 +33,21 @@ class Amount(NamedTuple):
     trained_tokens: int = 0
 
     def plus(self, other: "Amount") -> "Amount":
+        """Return the sum, field by field.
+
+        Args:
+            other: the amount to add.
+
+        """
         return Amount(self[0] + other[0], self[1] + other[1], self[2] + other[2], self[3] + other[3])
 
     def minus(self, other: "Amount") -> "Amount":
+        """Return the difference, field by field.
+
+        Args:
+            other: the amount to subtract.
+
+        """
         return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2], self[3] - other[3])
 
 

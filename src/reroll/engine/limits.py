@@ -77,10 +77,22 @@ class Limiter(Protocol):
         """The numbers of the rule, for the deadlock check."""
 
     def can_insert(self, counters: Counters, k: int = 1) -> bool:
-        """Return whether k inserts may follow."""
+        """Return whether k more inserts are allowed.
+
+        Args:
+            counters: inserts, samples and size so far.
+            k: number of inserts.
+
+        """
 
     def can_sample(self, counters: Counters, k: int = 1) -> bool:
-        """Return whether k samples may follow."""
+        """Return whether k more samples are allowed.
+
+        Args:
+            counters: inserts, samples and size so far.
+            k: number of samples.
+
+        """
 
 
 class _Windowed(ABC):
@@ -342,7 +354,14 @@ class StalenessWindow:
         return math.ceil(self.max_staleness - 1e-9)
 
     def may_start(self, done_step: int, serving_version: int, busy: int) -> int:
-        """Return how many groups may start; `busy` are in progress, ready, or consumed since `done_step`."""
+        """Return how many groups may start.
+
+        Args:
+            done_step: last finished training step.
+            serving_version: version of the weights that generate.
+            busy: groups in progress, ready, or consumed since `done_step`.
+
+        """
         return max(0, self._groups(done_step - serving_version) - busy)
 
 

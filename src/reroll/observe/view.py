@@ -72,13 +72,24 @@ class View:
         return await self._source.ledger()
 
     async def metrics(self, *, detail: bool = False) -> dict[str, float]:
-        """Return a flat dict of numbers, for the interval since the previous call of this view."""
+        """Return a flat dict of numbers, for the interval since the previous call of this view.
+
+        Args:
+            detail: return all metrics, those of single tasks included.
+
+        """
         return await self._source.metrics(reader=self._reader, detail=detail)
 
     async def count_statuses(
         self, task_names: Iterable[str], statuses: Iterable[Status | str]
     ) -> dict[str, dict[Status, int]]:
-        """Return the number of resident groups by task and status."""
+        """Return the number of resident groups by task and status.
+
+        Args:
+            task_names: tasks to count.
+            statuses: statuses to count.
+
+        """
         return await self._source.count_statuses(task_names, statuses)
 
     async def rows(
@@ -121,7 +132,13 @@ class View:
         }
 
     async def to_arrow(self, where: Where | None = None, *, payloads: bool = False) -> Any:
-        """Return a pyarrow.Table of resident groups, or with `payloads` of their rollouts. Needs the extra `arrow`."""
+        """Return a pyarrow.Table of resident groups. Needs the extra `arrow`.
+
+        Args:
+            where: query that groups match; None: all.
+            payloads: one row for each rollout, with its tokens, instead of each group.
+
+        """
         return await self._source.to_arrow(where, payloads=payloads)
 
     async def close(self) -> None:

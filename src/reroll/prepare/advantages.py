@@ -72,6 +72,11 @@ def _call(method: Callable[[Values], npt.ArrayLike], rewards: Values) -> Values:
 
 
 def priority_of(advantages: npt.ArrayLike) -> float:
-    """Return the priority of a group: the mean of its absolute advantages, 0 for an empty group."""
+    """Return the priority of a group: the mean of its absolute advantages, 0 for an empty group.
+
+    Args:
+        advantages: of its members.
+
+    """
     array: npt.NDArray[Any] = np.abs(np.asarray(advantages, np.float64))
     return float(array.mean()) if array.size else 0.0

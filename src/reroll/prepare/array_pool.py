@@ -37,7 +37,12 @@ class ArrayPool:
         return sum(block.nbytes for block in list(self._spare))
 
     def block(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return an array of `num_bytes` uninitialised bytes."""
+        """Return an array of uninitialised bytes.
+
+        Args:
+            num_bytes: its size.
+
+        """
         held = self._find(num_bytes)
         if held is None:
             # An eighth more, free until it is touched, because the next batch may be slightly larger.

@@ -157,7 +157,16 @@ class PackedBatch:
         return f"PackedBatch({self.num_rows} rows, {self.num_sequences} sequences, {self.num_tokens} tokens)"
 
     def rows(self, start: int, stop: int) -> Self:
-        """Return the rows from `start` to before `stop` as views. Raises InvalidArgument if there are fewer rows."""
+        """Return the rows from `start` to before `stop` as views.
+
+        Args:
+            start: first row.
+            stop: row after the last.
+
+        Raises:
+            InvalidArgument: the batch has fewer rows.
+
+        """
         if not 0 <= start <= stop <= self.num_rows:
             raise InvalidArgument(
                 f"rows {start} to {stop} do not exist: there are {self.num_rows} rows; stay between 0 and that"

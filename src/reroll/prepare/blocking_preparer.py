@@ -67,7 +67,12 @@ class BlockingPreparer:
         return self
 
     def shutdown(self) -> list[GenerationResult]:
-        """Stop both loops, and fail waiting calls with Closed. See `Preparer.shutdown`."""
+        """Stop both loops, and fail waiting calls with Closed.
+
+        Returns:
+            The results that were taken from sources and not stored, as of `Preparer.shutdown`.
+
+        """
         if forking.is_elsewhere(self._home):
             return self._left_over
         with self._gate:

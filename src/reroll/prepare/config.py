@@ -72,14 +72,14 @@ class PrepareConfig(BaseModel):
             `"truncate"` or `"drop"` when it is packed.
 
         rows_per_micro_batch: Packed rows in a micro-batch.
-        groups_per_micro_batch: With this, a micro-batch has the sequences of so many whole groups instead.
+        groups_per_micro_batch: With this, a micro-batch has the sequences of this number of whole groups instead.
         mini_batch_size: Groups of one optimizer update, over all ranks; None: the whole step is one update.
-        num_iterations: How often a rank trains each step: `StepData.updates()` yields its mini-batches so many times.
+        num_iterations: How often a rank trains each step: `StepData.updates()` yields its mini-batches this number of times.
         pad_token_id: Token of rows without sequences; it is never trained on.
 
         async_steps: Steps that are prepared ahead of the one that ranks requested last; 0: none.
         allow_short: Whether the last step may have fewer groups after the source has ended.
-        short_after_s: With `allow_short`: a requested step that is not full after so many seconds may be short, too.
+        short_after_s: With `allow_short`: a requested step that is not full after this number of seconds may be short, too.
         max_staleness: Groups staler than this, as of the step that is prepared, are not trained; None: no bound. A mapping
             gives the bound by task.
         retry_expired: Whether groups that are too stale stay in the buffer to be generated again, or are dropped.
@@ -177,17 +177,30 @@ class PrepareConfig(BaseModel):
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
-        """Return the configuration in a .yaml, .yml, .toml or .json file.
+        """Return the configuration in a file.
 
-        Raises InvalidConfig for another suffix, pydantic.ValidationError (a ValueError) for wrong contents.
+        Args:
+            path: a .yaml, .yml, .toml or .json file.
+
+        Raises:
+            InvalidConfig: the file has another suffix.
+            pydantic.ValidationError: the contents are invalid; a ValueError.
+
         """
         return read_config(cls, path)
 
     @classmethod
     def from_args(cls, args: Iterable[str], *, file: str | PathLike[str] | None = None) -> Self:
-        """Return the configuration in arguments such as `replay_buffer.capacity=50`, which override those of a file.
+        """Return the configuration in arguments such as `replay_buffer.capacity=50`. Values are JSON, or else strings.
 
-        Values are JSON, or else strings. Raises InvalidConfig, pydantic.ValidationError.
+        Args:
+            args: arguments; they override those of the file.
+            file: a configuration file; None: none.
+
+        Raises:
+            InvalidConfig: an argument is not `name=value` or names no option, or the file has another suffix.
+            pydantic.ValidationError: the whole is invalid; a ValueError.
+
         """
         options: dict[str, Any] = {} if file is None else cls.from_file(file).model_dump(exclude_unset=True)
         for arg in args:
@@ -218,7 +231,12 @@ class PrepareConfig(BaseModel):
         return all(isinstance(task.sampler, Fifo) and task.max_times_sampled == 1 for task in tasks)
 
     def staleness_limit(self, task: str) -> int | None:
-        """Return the smaller of the staleness bounds of the preparer and of the buffer; None: no bound."""
+        """Return the smaller of the staleness bounds of the preparer and of the buffer; None: no bound.
+
+        Args:
+            task: name of the task.
+
+        """
         limits = [self._own_limit(task), self.replay_buffer.for_task(task).max_staleness]
         return min((limit for limit in limits if limit is not None), default=None)
 

@@ -65,7 +65,13 @@ def prompt_id_of(group: Group) -> Any:
 
 
 def solve_rate(group: Group, max_possible_score: float = 1.0) -> float:
-    """Return the share of members whose reward is at least `max_possible_score`; 0 for an empty group."""
+    """Return the share of members whose reward is at least `max_possible_score`; 0 for an empty group.
+
+    Args:
+        group: rollouts with rewards.
+        max_possible_score: reward of a solved prompt.
+
+    """
     scores = scores_of(group)
     return sum(score is not None and score >= max_possible_score for score in scores) / max(1, len(scores))
 
@@ -107,7 +113,7 @@ def screen(
     predicates: Iterable[Predicate] = (),
     no_resampling_pass_rate: float | None = None,
 ) -> Screened:
-    """Judge groups; return the verdicts, the groups to keep, and the prompts that need no more samples.
+    """Return the verdicts of groups, the groups to keep, and the prompts that need no more samples.
 
     Args:
         groups: Each is judged as by `judge`, with `eps`, `max_possible_score` and `predicates`.

@@ -85,7 +85,12 @@ def outcome_metrics(
 
 
 def training_metrics(sequences: Sequences) -> dict[str, float]:
-    """Return `train/*` of the trained sequences."""
+    """Return `train/*` metrics of trained sequences.
+
+    Args:
+        sequences: of one step.
+
+    """
     _, first = np.unique(sequences.group, return_index=True)
     weight = sequences.weight[first]
     metrics = {
@@ -110,7 +115,12 @@ def training_metrics(sequences: Sequences) -> dict[str, float]:
 
 
 def packing_metrics(parts: Sequence[RankBatch]) -> dict[str, float]:
-    """Return `pack/*` of the batches of all ranks."""
+    """Return `pack/*` metrics of the batches of all ranks.
+
+    Args:
+        parts: batch of each rank.
+
+    """
     if not parts:
         return {}
     counts = parts[0].counts

@@ -143,7 +143,13 @@ def pad(
 def micro_batches(packed: PackedBatch, max_tokens: int) -> list[PackedBatch]:
     """Return runs of rows of at most `max_tokens` tokens, in order, as views.
 
-    Raises InvalidArgument if a single row has more tokens.
+    Args:
+        packed: rows of one rank.
+        max_tokens: largest number of tokens of a micro-batch.
+
+    Raises:
+        InvalidArgument: a single row has more tokens.
+
     """
     offsets: list[int] = packed.row_offsets.tolist()
     parts: list[PackedBatch] = []

@@ -227,7 +227,15 @@ class Preparer:
         await self._steps.acknowledge(version=version)
 
     async def commit(self, step: int) -> int:
-        """Record that the trainer's own checkpoint of this step is on disk; see `ReplayBuffer.commit`."""
+        """Record that the trainer's own checkpoint of a step is on disk; see `ReplayBuffer.commit`.
+
+        Args:
+            step: the training step.
+
+        Returns:
+            The number of groups that are now consumed for good.
+
+        """
         self._check_open()
         count: int = await self.buffer.commit(step)
         return count

@@ -18,20 +18,40 @@ class Prompts:
     """
 
     def on_stored(self, results: Sequence[GenerationResult]) -> None:
-        """Handle results that are stored, or filtered for good: they need not be generated again."""
+        """Handle results that are stored, or filtered for good: they need not be generated again.
+
+        Args:
+            results: the results.
+
+        """
 
     def on_replacement_needed(self, count: int) -> None:
-        """Handle that `count` groups were filtered, failed or expired: as many other prompts are needed."""
+        """Handle groups that were filtered, failed or expired: other prompts replace them.
+
+        Args:
+            count: number of further prompts.
+
+        """
 
     def on_solved(self, results: Sequence[GenerationResult]) -> None:
-        """Handle prompts that are solved too often to be sampled again (`no_resampling_pass_rate`)."""
+        """Handle prompts that are solved too often to be sampled again (`no_resampling_pass_rate`).
+
+        Args:
+            results: of these prompts.
+
+        """
 
     def state(self) -> Any:
         """Return which prompts are finished, as plain values."""
         return None
 
     def restore(self, state: Any) -> None:
-        """Continue from what `state` returned: request all prompts that were not finished."""
+        """Continue from a state: request all prompts that were not finished.
+
+        Args:
+            state: what `state` returned.
+
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +100,12 @@ class PromptCursor(Prompts):
             return self._owed
 
     def take(self, count: int) -> list[PromptRequest]:
-        """Return the next `count` requests; fewer at the end of the last epoch."""
+        """Return the next requests.
+
+        Args:
+            count: number of requests; fewer are returned at the end of the last epoch.
+
+        """
         with self._lock:
             return self._take(count)
 

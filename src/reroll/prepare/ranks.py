@@ -112,7 +112,7 @@ def split(
         pack_length: Largest number of tokens in a row.
         overlong: See `fit`.
         rows_per_micro_batch: Rows in a micro-batch.
-        groups_per_micro_batch: With this, a micro-batch has all sequences of so many groups instead, in as many rows as
+        groups_per_micro_batch: With this, a micro-batch has all sequences of this number of groups instead, in as many rows as
             they need: a group is never split between micro-batches or ranks.
         mini_batch_size: Groups of one optimizer update; a group is never split between mini-batches, and their sizes
             differ by at most one. None: all groups.

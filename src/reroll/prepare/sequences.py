@@ -90,14 +90,27 @@ class Sequences:
         return len(np.unique(self.group))
 
     def where(self, mask: npt.ArrayLike) -> Self:
-        """Return the rows for which the mask is True, in order. Raises InvalidArgument for another mask."""
+        """Return the rows for which a mask is True, in order.
+
+        Args:
+            mask: one boolean for each row.
+
+        Raises:
+            InvalidArgument: the mask has another shape or dtype.
+
+        """
         chosen = np.asarray(mask)
         if chosen.dtype != np.bool_ or chosen.shape != (len(self),):
             raise InvalidArgument(f"where needs a boolean for each of {len(self)} sequences, not {chosen!r}")
         return self.select(np.flatnonzero(chosen))
 
     def select(self, rows: npt.ArrayLike) -> Self:
-        """Return these rows, in this order."""
+        """Return rows in the given order.
+
+        Args:
+            rows: row numbers.
+
+        """
         index = np.asarray(rows, np.int64)
         places = index.tolist()
         columns: dict[str, Any] = {}
@@ -107,7 +120,13 @@ class Sequences:
         return type(self)(**columns)
 
     def truncate(self, rows: Iterable[int], length: int) -> Self:
-        """Return the table with these sequences cut at the end to at most `length` tokens."""
+        """Return the table with some sequences cut at the end.
+
+        Args:
+            rows: row numbers of the sequences.
+            length: largest number of tokens.
+
+        """
         names = ("prompts", "responses", "logprobs", "masks", "versions", "columns", "trainable")
         cut: dict[str, Any] = {name: getattr(self, name).copy() for name in names}
         for row in rows:

@@ -118,28 +118,74 @@ class RemotePreparer:
     def put(
         self, results: GenerationResult | Sequence[GenerationResult], *, timeout: float | None = None
     ) -> Any:
-        """Put results; return how many are groups to train on. See `Preparer.put`."""
+        """Put results. See `Preparer.put`.
+
+        Args:
+            results: one result, or several.
+            timeout: seconds to wait for room; None: without limit.
+
+        Returns:
+            The number of groups to train on.
+
+        """
         some = [results] if isinstance(results, GenerationResult) else list(results)
         return self._call("put", results=some, timeout=timeout)
 
     def get_data(self, rank: int, step: int, timeout: float | None = None) -> Any:
-        """Return the `StepData` of a rank. See `Preparer.get_data`."""
+        """Return the `StepData` of a rank. See `Preparer.get_data`.
+
+        Args:
+            rank: data-parallel rank of the caller.
+            step: the training step.
+            timeout: seconds to wait; None: without limit.
+
+        """
         return self._call("get_data", rank=rank, step=step, timeout=timeout)
 
     def done(self, step: int, *, version: int | None = None) -> Any:
-        """Consume the groups of a step and of all before it. See `Preparer.done`."""
+        """Consume the groups of a step and of all before it. See `Preparer.done`.
+
+        Args:
+            step: the training step that every rank has trained.
+            version: version of the weights after it.
+
+        Returns:
+            Nothing; over `reroll.connect` a coroutine.
+
+        """
         return self._call("done", step=step, version=version)
 
     def commit(self, step: int) -> Any:
-        """Record that the trainer's own checkpoint of this step is on disk."""
+        """Record that the trainer's own checkpoint of a step is on disk.
+
+        Args:
+            step: the training step.
+
+        Returns:
+            The number of groups that are now consumed for good.
+
+        """
         return self._call("commit", step=step)
 
     def state(self, *, step: int | None = None) -> Any:
-        """Return what a restart needs, for the trainer's checkpoint; with `step`, `done(step)` comes first."""
+        """Return the state of the preparer, for the trainer's checkpoint.
+
+        Args:
+            step: call `done(step)` first; None: do not.
+
+        """
         return self._call("state", step=step)
 
     def restore(self, state: Mapping[str, Any]) -> Any:
-        """Continue after the step of a state, after a restart of the trainer or of the server."""
+        """Continue after the step of a state, after a restart of the trainer or of the server.
+
+        Args:
+            state: what `state` returned.
+
+        Returns:
+            Nothing; over `reroll.connect` a coroutine.
+
+        """
         return self._call("restore", state=dict(state))
 
     def _call(self, verb: str, **arguments: Any) -> Any:

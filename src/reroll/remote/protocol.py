@@ -133,7 +133,7 @@ def protocol_version(first: Blob) -> int | None:
 
 
 def decode_client_message(first: Blob, blobs: int) -> ClientMessage:
-    """Return the message of a first frame of our version that is followed by so many blobs. Raises Malformed."""
+    """Return the message of a first frame of our version that is followed by `blobs` blobs. Raises Malformed."""
     message = _decode(_read_client_message, first)
     _check_blobs(message.calls, blobs)
     return message

@@ -101,7 +101,7 @@ class Session:
         return number in self.pending or number in self._ended
 
     def check_limits(self, num_bytes: int, limits: Limits) -> None:
-        """Raise LimitReached if the client may not have another call of so many bytes."""
+        """Raise LimitReached if the client may not have another call of this size."""
         if len(self.pending) >= limits.max_pending_calls:
             raise LimitReached(
                 f"this client has {len(self.pending)} calls without a reply, and the server allows "

@@ -300,7 +300,12 @@ class Rollout:
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Self:
-        """Return the rollout with a `state`, which the caller has checked."""
+        """Return the rollout with a `state`, which the caller has checked.
+
+        Args:
+            state: what `state` returned.
+
+        """
         self = cls.__new__(cls)
         # A loop over names takes three times as long, and a batch restores thousands.
         (
@@ -334,7 +339,12 @@ class Rollout:
         return self
 
     def extend_versions(self, model_step: int) -> None:
-        """Assign a version to the response tokens that have none. O(1)."""
+        """Assign a version to the response tokens that have none. O(1).
+
+        Args:
+            model_step: the version.
+
+        """
         versions, tokens = self._response_model_steps, self._response_ids
         if tokens is not None and (missing := len(tokens) - len(versions)) > 0:
             self._response_model_steps = versions.extended(model_step, missing)
@@ -382,7 +392,15 @@ class Rollout:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Rollout":
-        """Return the rollout of a dict that `to_dict` returned. Raises InvalidArgument for unknown keys."""
+        """Return the rollout of a dict that `to_dict` returned.
+
+        Args:
+            fields: values by field name.
+
+        Raises:
+            InvalidArgument: a key is no field.
+
+        """
         unknown = sorted(set(fields) - set(FIELDS))
         if unknown:
             raise InvalidArgument(

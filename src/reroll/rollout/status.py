@@ -22,7 +22,12 @@ class Status(StrEnum):
     def of(cls, value: object) -> "Status":
         """Return the status of a `Status`, its string, or a member of another enum with that value.
 
-        Raises InvalidArgument for other values.
+        Args:
+            value: a status in any of these forms.
+
+        Raises:
+            InvalidArgument: the value names no status.
+
         """
         if isinstance(value, cls):
             return value
@@ -67,9 +72,13 @@ def combine_statuses(statuses: Iterable[Status]) -> Status:
 
 
 def status_from_finish_reason(finish_reason: object) -> Status:
-    """Return the status of a response with this finish reason, in any case; FAILED if it is missing or unknown.
+    """Return the status of a response with this finish reason; FAILED if it is missing or unknown.
 
     An unknown reason warns once. `register_finish_reason` adds it; `finish_error` returns the `error_msg`.
+
+    Args:
+        finish_reason: of an engine, in upper or lower case.
+
     """
     if not isinstance(finish_reason, str) or not finish_reason:
         return Status.FAILED

@@ -36,7 +36,16 @@ class KeyPair(NamedTuple):
 
 
 def keygen(name: str, directory: str | PathLike[str] = ".") -> tuple[Path, Path]:
-    """Create a key pair; return the files of the secret and of the public key. Raises InvalidArgument if one exists."""
+    """Create a key pair, and return the files of the secret and of the public key.
+
+    Args:
+        name: of the files, without suffix.
+        directory: of the files.
+
+    Raises:
+        InvalidArgument: one of the files exists.
+
+    """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     secret_file, public_file = folder / f"{name}.secret", folder / f"{name}.public"

@@ -38,7 +38,7 @@ LOSSES: Final = ("expired", "evicted", "filtered", "failed", "deleted", "lost")
 VERBS: Final = ("put", "reserve", "take", "sample")
 """Verbs that may wait."""
 
-_UNBOUNDED: Final = 1 << 20  # so many possible inserts, or more, are reported as None
+_UNBOUNDED: Final = 1 << 20  # this number of possible inserts, or more, is reported as None
 _CHUNK: Final = 8192  # rows; arrays that fit a cache are several times faster
 
 
@@ -275,7 +275,7 @@ class ResponseStats:
         return share(self.timed_tokens, self.seconds)
 
     def since(self, before: "ResponseStats", seconds: float) -> "ResponseStats":
-        """Return the responses that were added after `before`, in so many seconds."""
+        """Return the responses that were added after `before`, in a number of seconds."""
         names = ("groups", "rollouts", "lengths", "scored", "score", "solved", "compared", "uniform")
         added = {name: _difference(getattr(self, name), getattr(before, name)) for name in names}
         timed = {"timed_groups": added["groups"], "timed_tokens": added["lengths"].total}
@@ -351,7 +351,7 @@ class TaskStats:
         return share(sum(self.lost_tokens.values()), self.put.tokens)
 
     def since(self, before: "TaskStats", seconds: float) -> "TaskStats":
-        """Return the same gauges, with the counts that were added after `before`, in so many seconds."""
+        """Return the same gauges, with the counts that were added after `before`, in a number of seconds."""
         names = ("put", "puts", "superseded", "stale", "retaken", "trained_staleness", "trained_uses", "lost_tokens", "waits")  # fmt: skip
         return replace(
             self,
@@ -425,19 +425,35 @@ class Stats:
 
     @classmethod
     def of(cls, tasks: dict[str, TaskStats], **rest: Any) -> Self:
-        """Return the stats of a buffer from those of its tasks, without warnings."""
+        """Return the stats of a buffer from those of its tasks, without warnings.
+
+        Args:
+            tasks: stats by task.
+            **rest: fields that do not follow from the tasks.
+
+        """
         total = merged(list(tasks.values())) if tasks else TaskStats()
         return cls(tasks=tasks, total=total, num_bytes=total.num_bytes, out=total.out, warnings=[], **rest)
 
     @classmethod
     def merge(cls, parts: Sequence["Stats"]) -> Self:
-        """Return the stats of several shards as those of one buffer, without warnings."""
+        """Return the stats of several shards as those of one buffer, without warnings.
+
+        Args:
+            parts: stats of each shard.
+
+        """
         whole = merged(parts)
         names = ("leases", "open_leases", "reservations", "max_bytes", "memory_bytes", "disk", "uptime_s")
         return cls.of(whole.tasks, **{name: getattr(whole, name) for name in names})
 
     def since(self, before: "Stats") -> "Stats":
-        """Return the same gauges, with the counts that were added after `before`."""
+        """Return the same gauges, with the counts that were added after `before`.
+
+        Args:
+            before: earlier stats of the same buffer.
+
+        """
         seconds = max(0.0, (self.uptime_s or 0.0) - (before.uptime_s or 0.0))
         nothing = TaskStats()
         tasks = {

@@ -34,7 +34,7 @@ class ManualClock:
 
     @property
     def next_moment(self) -> float | None:
-        """When the next callback is due; None: nobody waits."""
+        """When the next callback is due; None: no callback waits."""
         return min((moment for moment, _ in self._waiting.values()), default=None)
 
     def advance(self, seconds: float) -> None:

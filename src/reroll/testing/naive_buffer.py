@@ -472,7 +472,7 @@ class NaiveBuffer:
         return group
 
     def _settle(self, task: str, status: Status) -> None:
-        """Let go what is too much."""
+        """Evict what exceeds the limits."""
         settings = self.config.for_task(task)
         if status is COMPLETED and settings.capacity is not None and settings.remover is not None:
             residents = sorted(self.pool(task, COMPLETED), key=self._order(settings.remover))
@@ -505,7 +505,7 @@ class NaiveBuffer:
     def _order(self, selector: Any) -> Any:
         def key(group: NaiveGroup) -> tuple[float, ...]:
             match selector:
-                case Fifo() | LeastUsed():  # nobody was used: whoever is used leaves
+                case Fifo() | LeastUsed():  # no group was used: a used group leaves
                     return (group.timestamp,)
                 case Lifo():
                     return (-group.timestamp,)

@@ -1,6 +1,6 @@
 """A Table in lists and loops: slow, obvious, written from the definitions, the oracle of the real one.
 
-Where chance decides, the model is told what was picked, and asserts that it was possible.
+Where chance decides, the model gets the pick, and asserts that it was possible.
 """
 
 import math

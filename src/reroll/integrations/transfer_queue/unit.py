@@ -130,7 +130,7 @@ class StorageUnit(_SimpleUnit):
 
 
 def _repeated(take: Callable[[], T], busy: type[Exception]) -> T:
-    """Take what the process before may still hold: Ray ends it, and tells nobody when."""
+    """Take what the process before may still hold: Ray ends it at an unknown moment."""
     deadline = time.monotonic() + _TAKE_OVER_S
     while True:
         try:

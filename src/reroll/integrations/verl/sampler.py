@@ -238,7 +238,7 @@ class RerollSampler(ReplayBuffer):
         (Path(path) / _STATE).write_text(json.dumps({"surplus": self._surplus}))
 
     def load(self, path: str | Path) -> None:
-        """Become what `save` saved; called before the first sample. A path without a state is told, and changes nothing."""
+        """Restore what `save` wrote; called before the first sample. A missing path is logged, and changes nothing."""
         if not Path(path).exists():
             _log.warning("%s does not exist: replay starts with the groups in TransferQueue", path)
             return

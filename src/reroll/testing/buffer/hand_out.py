@@ -72,7 +72,7 @@ class HandOutSuite(Hooks):
         await buffer.put(group(), "t")
         assert await buffer.get(0, "t", COMPLETED) == []
         assert await buffer.get(-3, "t", COMPLETED) == []
-        assert await buffer.get(3, "nobody", COMPLETED) == []
+        assert await buffer.get(3, "unknown", COMPLETED) == []
         assert len(buffer) == 1
 
     async def test_take_batch_gives_what_is_there(self, new: New) -> None:

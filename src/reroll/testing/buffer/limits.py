@@ -62,10 +62,10 @@ class LimitSuite(Hooks):
             buffer, "t", *(group(name, versions=v) for name, v in zip("abc", (1, 8, 1), strict=True))
         )
         ticks = [row.timestamp_id for row in await buffer.query({})]
-        thresholds = {"t": 3, "nobody": 1}
+        thresholds = {"t": 3, "unknown": 1}
         first = await buffer.refresh_staleness(task_stale_thresholds=thresholds, current_train_step=9)
         again = await buffer.refresh_staleness(task_stale_thresholds=thresholds, current_train_step=9)
-        assert (first, again) == ({"t": 2, "nobody": 0}, {"t": 0, "nobody": 0})
+        assert (first, again) == ({"t": 2, "unknown": 0}, {"t": 0, "unknown": 0})
         rows = await buffer.query({})
         assert [(row.uid, row.timestamp_id) for row in rows] == list(zip(uids, ticks, strict=True))
         assert [row.staleness for row in rows] == [7, 0, 7]

@@ -28,17 +28,17 @@ from reroll.testing.buffer.wrong_calls import EVERY_VERB
 
 
 class LookAndChangeSuite(Hooks):
-    """What is told, and what changes one by one."""
+    """Reads, and changes of single groups."""
 
     # --- count and look
 
     async def test_the_matrix_of_counts_is_complete(self, new: New) -> None:
         buffer = await new()
         await put_all(buffer, "t", group(), group(), group(status=ABORTED))
-        counts = await buffer.count_statuses(["t", "nobody"], [COMPLETED, "aborted", FAILED])
+        counts = await buffer.count_statuses(["t", "unknown"], [COMPLETED, "aborted", FAILED])
         assert counts == {
             "t": {COMPLETED: 2, ABORTED: 1, FAILED: 0},
-            "nobody": {COMPLETED: 0, ABORTED: 0, FAILED: 0},
+            "unknown": {COMPLETED: 0, ABORTED: 0, FAILED: 0},
         }
         assert counts["t"]["aborted"] == await buffer.count("t", "aborted") == 1
         assert await buffer.count_statuses([], [COMPLETED]) == {}

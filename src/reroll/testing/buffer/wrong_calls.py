@@ -52,7 +52,7 @@ WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
 
 
 def _with(**fields: Any) -> Rollout:
-    """Return a rollout whose fields were assigned one by one, so that nobody compared them."""
+    """Return a rollout whose fields were assigned one by one, so that they were never compared."""
     made = rollout()
     for name, value in fields.items():
         setattr(made, name, value)
