@@ -8,6 +8,7 @@ import hashlib
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from reroll.buffer.arguments import checked_count, checked_sizes, checked_step, checked_task, checked_uids
@@ -117,8 +118,8 @@ def divide_limiter(limiter: Any, place: ShardPlace) -> Any:
             window, least = limiter.window, max(1, _part(size, place))
             low, high = window.min_diff / place.shards, window.max_diff / place.shards
             return SampleToInsertRatio(ratio, least, (min(low, ratio * least), high))
-        case StalenessWindow(staleness, batch, interval):
-            return StalenessWindow(staleness, _share("StalenessWindow: batch", batch, place), interval)
+        case StalenessWindow():
+            return replace(limiter, batch=_share("StalenessWindow: batch", limiter.batch, place))
     return limiter
 
 

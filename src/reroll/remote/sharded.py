@@ -285,6 +285,16 @@ class ShardedBuffer:
         }
         return [groups[uid] for uid in uids]
 
+    @_over_shards(ReplayBuffer.wait_overdue)
+    async def wait_overdue(self, shards: Shards, arguments: Arguments) -> str | None:
+        running = arguments["running"]
+        home = 0  # which refuses another type
+        if isinstance(running, Reservation):
+            home, arguments["running"] = _granted_by(running, shards)
+        elif isinstance(running, int):
+            home = _shard_of(running, shards)
+        return await shards[home].wait_overdue(**arguments)
+
     @_over_shards(ReplayBuffer.patch)
     async def patch(self, shards: Shards, arguments: Arguments) -> None:
         uid = arguments["uid"]
