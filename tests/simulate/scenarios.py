@@ -8,6 +8,8 @@ from reroll.simulate import Scenario
 def window(ahead: float, batch: int, sync_interval: int = 1, **options: Any) -> dict[str, Any]:
     """The options of a buffer that admits producers by a window."""
     limiter = {"type": "staleness_window", "max_staleness": ahead, "batch": batch}
+    if "stragglers" in options:
+        limiter["stragglers"] = options.pop("stragglers")
     return {"sampler": "stalest", "rate_limiter": {**limiter, "sync_interval": sync_interval}, **options}
 
 

@@ -17,6 +17,9 @@ BUFFERS = st.sampled_from(
         window(0, 8),
         window(2, 8, max_staleness=1),
         window(3, 8, max_staleness=1, on_stale="drop"),
+        window(1, 8, stragglers="wait"),
+        window(1, 8, stragglers="resume"),
+        window(1, 8, stragglers="expire", max_staleness=1),
         {"sampler": "fifo", "capacity": 16},
         {"sampler": "fifo", "capacity": 12, "remover": "fifo", "max_staleness": 2},
         {"sampler": "prioritized", "capacity": 24, "max_times_sampled": 2, "priority_signal": "reward_std"},
@@ -121,6 +124,35 @@ def test_prefill_is_paid_again_where_responses_are_aborted():
     assert kept.recomputed == 0
     assert aborted.recomputed > 0
     assert aborted.trained_tokens_per_s < kept.trained_tokens_per_s
+
+
+def test_stragglers_expire_are_waited_for_or_resumed(tmp_path):
+    """Lengths with a long tail, and a bound that the longest groups pass."""
+    file = tmp_path / "run.json"
+    scenario = small(lengths={"sigma": 1.5, "cap": 12_000}, buffer=window(1, 8), steps=60)
+    file.write_text(scenario.model_dump_json())
+    expire, wait, resume = (
+        simulate(Scenario.load(file, {"stragglers": mode})) for mode in ("expire", "wait", "resume")
+    )
+    assert set(expire.wasted) >= {"cancelled"}
+    assert expire.max_staleness <= 1
+    assert expire.late == 0
+    assert wait.wasted == {}
+    assert wait.max_staleness <= 1
+    assert wait.wait_s > resume.wait_s
+    assert resume.wasted == {}
+    assert resume.recomputed > 0
+    assert resume.max_staleness > 1
+    assert 0 < resume.late < resume.trained
+    assert expire.long_trained < wait.long_trained
+    assert [run.imbalance for run in (expire, wait, resume)] == [0, 0, 0]
+    with pytest.raises(InvalidConfig, match="no StalenessWindow"):
+        Scenario.load(_written(file, buffer={"sampler": "fifo"}), {"stragglers": "wait"})
+
+
+def _written(file, **changes):
+    file.write_text(small(**changes).model_dump_json())
+    return file
 
 
 def test_surplus_members_are_waste_and_make_groups_short():

@@ -4,8 +4,10 @@ import io
 import re
 
 import pytest
+from typer.testing import CliRunner
 
-from reroll import InvalidArgument, InvalidConfig
+from reroll import InvalidArgument, InvalidConfig, Rollout, SyncReplayBufferConfig
+from reroll.cli.commands import app
 from reroll.simulate import (
     Scenario,
     calibrate,
@@ -94,10 +96,62 @@ def test_calibration_finds_the_parameters_of_a_simulated_run(tmp_path):
     assert fit.trainer_error < 0.001
 
 
+GROUPS = [[1, 2, 300], [40] * 3, [900, 20, 60]]
+
+
+def saved_run(path):
+    """Save a buffer with responses of these lengths, and return its directory."""
+    buffer = SyncReplayBufferConfig(store=path).build_blocking()
+    for lengths in GROUPS * 4:
+        buffer.put(
+            [Rollout(response_ids=[7] * tokens, prompt_ids=[1], status="completed") for tokens in lengths],
+            "math",
+        )
+    buffer.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["store", "parquet", "jsonl", "csv"])
+def test_a_scenario_takes_its_lengths_from_a_store_or_an_export(tmp_path, kind):
+    trace = saved_run(tmp_path / "store")
+    if kind != "store":
+        pytest.importorskip("pyarrow")
+        trace = tmp_path / f"run.{kind}"
+        assert CliRunner().invoke(app, ["export", str(tmp_path / "store"), str(trace)]).exit_code == 0
+    file = tmp_path / "run.yaml"
+    file.write_text(f"trace: {trace.name}\ntrainer: {{batch: 4}}\nengines: {{count: 2}}\n")
+    scenario = Scenario.load(file)
+    assert sorted(scenario.lengths.measured) == sorted(n for lengths in GROUPS * 4 for n in lengths)
+    assert scenario.lengths.cap == 900
+    assert scenario.engines.count == 2
+    assert calibrate(read_trace(trace)).parameters["lengths"]["median"] == 40
+
+
+def test_a_scenario_takes_speeds_from_a_trace_unless_it_says_otherwise(tmp_path):
+    with (tmp_path / "trace.jsonl").open("w") as lines:
+        simulate(small(trainer={"seconds_per_step": 3.0}), trace=lines)
+    file = tmp_path / "run.yaml"
+    file.write_text("trace: trace.jsonl\nengines: {half_speed_at: 99}\nlengths: {median: 10}\n")
+    scenario = Scenario.load(file)
+    assert scenario.trainer.seconds_per_step == pytest.approx(3.0, rel=0.01)
+    assert scenario.engines.tokens_per_s == pytest.approx(100, rel=0.15)
+    assert scenario.engines.half_speed_at == 99
+    assert (scenario.lengths.median, scenario.lengths.measured) == (10, None)
+
+
+def test_rows_of_groups_alone_give_mean_lengths_with_a_warning(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("uid,num_rollouts,num_tokens\n1,2,30\n2,4,40\n")
+    with pytest.warns(UserWarning, match="rows-only"):
+        assert [tokens for tokens, _, _ in read_trace(file).responses] == [15, 15, 10, 10, 10, 10]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", r"trace\.jsonl:1 is not a line of a trace"),
+        ("{}", r"a fit needs 10"),
+        ("[]x", r"trace\.jsonl:1 is not a line of JSON"),
+        ('{"kind": "response"}', r"trace\.jsonl:1 is not a line of a trace"),
         ('{"kind": "step", "tokens": 1, "seconds": 1}\n{"kind": "x", "tokens": 1, "seconds": 1}', "jsonl:2"),
         ('{"kind": "response", "tokens": 1, "seconds": 1}', "running"),
         ('{"kind": "step", "tokens": 1, "seconds": 0}', "seconds are above 0"),

@@ -1,6 +1,6 @@
 """Simulate a run before paying for it: the real buffer, with models of engines and trainer, in virtual time."""
 
-from reroll.simulate.calibration import Fit, Trace, calibrate, read_trace
+from reroll.simulate.calibration import Fit, calibrate
 from reroll.simulate.report import run_report, sweep_report
 from reroll.simulate.result import Point, Result
 from reroll.simulate.run import simulate
@@ -13,6 +13,7 @@ from reroll.simulate.scenario import (
     TrainerModel,
 )
 from reroll.simulate.sweep import Trial, combinations, parse_sweep, run_sweep
+from reroll.simulate.trace import Trace, read_trace
 
 __all__ = [
     "Delay",

@@ -1,33 +1,16 @@
-"""Fit the models of engines and trainer to the trace of a real run.
+"""Fit the models of engines, lengths and trainer to the trace of a real run."""
 
-A trace is a JSON Lines file. A line of a response: `{"kind": "response", "tokens": 812, "seconds": 9.1, "running": 24}`
-(`running`: responses of that engine at the same time, on average). A line of a training step: `{"kind": "step", "tokens":
-412000, "seconds": 28.4, "wait_s": 3.0}` (`seconds` without the wait).
-"""
-
-import json
 import math
-from collections.abc import Sequence
-from os import PathLike
-from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from reroll.errors import InvalidConfig
+from reroll.simulate.trace import Trace
 
 _HELD_OUT: Final = 5  # every fifth line is not fitted, and tells the error
 _FEWEST: Final = 10
-
-
-class Trace(NamedTuple):
-    """What a real run did."""
-
-    responses: list[tuple[int, float, float]]
-    """Tokens, seconds and running responses."""
-    steps: list[tuple[int, float]]
-    """Tokens and seconds."""
 
 
 class Fit(NamedTuple):
@@ -37,36 +20,6 @@ class Fit(NamedTuple):
     """A part of a scenario: `engines`, `lengths`, `trainer`."""
     engine_error: float | None
     trainer_error: float | None
-
-
-def read_trace(path: str | PathLike[str]) -> Trace:
-    """Read a trace. Raises InvalidConfig, naming the line."""
-    responses, steps = [], []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"{path} cannot be read: {error}") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-            kind, tokens, seconds = found["kind"], int(found["tokens"]), float(found["seconds"])
-            running = float(found["running"]) if kind == "response" else 0.0
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidConfig(
-                f"{path}:{number} is not a line of a trace ({type(error).__name__}: {error}); write kind, tokens, "
-                "seconds, and running for a response"
-            ) from None
-        if kind not in ("response", "step") or tokens < 0 or not (0 < seconds < math.inf):
-            raise InvalidConfig(
-                f"{path}:{number} is not a line of a trace; kind is response or step, seconds are above 0"
-            )
-        if kind == "response":
-            responses.append((tokens, seconds, running))
-        else:
-            steps.append((tokens, seconds))
-    return Trace(responses, steps)
 
 
 def calibrate(trace: Trace) -> Fit:
@@ -82,13 +35,15 @@ def calibrate(trace: Trace) -> Fit:
     parameters: dict[str, Any] = {}
     engine_error = trainer_error = None
     responses = [one for one in trace.responses if one[0] > 0]
-    if len(responses) >= _FEWEST:
-        tokens, seconds, running = (np.array(column, float) for column in zip(*responses, strict=True))
+    timed = [one for one in responses if one[1] > 0]
+    if len(timed) >= _FEWEST:
+        tokens, seconds, running = (np.array(column, float) for column in zip(*timed, strict=True))
         (base, slope), engine_error = _fit(np.stack([tokens, tokens * running], axis=1), seconds)
         parameters["engines"] = {
             "tokens_per_s": 1 / max(base, 1e-12),
             "half_speed_at": base / slope if slope > 0 and base > 0 else 1e9,
         }
+    if len(responses) >= _FEWEST:
         logs = [math.log(one[0]) for one in responses]
         parameters["lengths"] = {
             "median": median(one[0] for one in responses),
@@ -117,10 +72,3 @@ def _fit(columns: Any, seconds: Any) -> tuple[tuple[float, float], float]:
         factors[one] = fmean(seconds[~held] / columns[~held][:, one])
     errors = np.abs(columns[held] @ factors - seconds[held]) / seconds[held]
     return (float(factors[0]), float(factors[1])), float(errors.mean())
-
-
-def lengths_of(groups: Sequence[Sequence[Any]]) -> list[int]:
-    """Return the response lengths of groups that a buffer, a checkpoint or an export holds."""
-    return [
-        len(rollout.response_ids) for group in groups for rollout in group if rollout.response_ids is not None
-    ]

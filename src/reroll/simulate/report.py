@@ -16,6 +16,7 @@ COLUMNS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
     "mean_staleness": ("mean staleness", "{:.2f}".format),
     "max_staleness": ("largest", "{:.0f}".format),
     "waste": ("wasted", "{:.1%}".format),
+    "late": ("trained late", "{:.1%}".format),
     "long_trained": ("long groups trained", "{:.1%}".format),
 }
 """Title and format of each figure of `Result.row`."""

@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from reroll.rollout import Rollout
@@ -76,6 +75,8 @@ class Result:
     trained: int
     in_flight: int
     """Tokens with engines or in the buffer at the end."""
+    late: int
+    """Trained tokens of the whole run whose staleness was above that of the window."""
     points: list[Point] = field(repr=False)
 
     @property
@@ -111,6 +112,7 @@ class Result:
             "mean_staleness": self.mean_staleness,
             "max_staleness": self.max_staleness,
             "waste": self.waste,
+            "late": self.late / self.trained if self.trained else 0.0,
             "long_trained": self.long_trained,
         }
 
@@ -136,9 +138,14 @@ class Meter:
         self._staleness: Counter[int] = Counter()
         self._put = [0, 0]  # groups, and long ones of them
         self._trained = [0, 0]
-        self._points: list[Point] = []
-        self._ended_at = 0.0
-        self._is_warm = False
+        window = scenario.buffer_config().for_task(scenario.task).window()
+        self._bound = None if window is None else window.bound
+        self._late = 0
+        self._points: list[Point] = []  # at most `_MAX_POINTS`, evenly spaced
+        self._spacing = 1
+        self._first, self._last = _START, _START
+        self._steps, self._wait_s = 0, 0.0  # after the warm-up
+        self._is_warm = not scenario.warm_up
 
     def put(self, rollouts: Sequence[Rollout]) -> None:
         """Count a group that goes to the buffer with all its members."""
@@ -146,9 +153,11 @@ class Meter:
             self._put[0] += 1
             self._put[1] += self._is_long(rollouts)
 
-    def trained(self, samples: Iterable[Any]) -> None:
+    def trained(self, samples: Iterable[Any], step: int) -> None:
         """Count the groups of a batch that was trained."""
         for sample in samples:
+            if self._bound is not None and sample.info.staleness > self._bound:
+                self._late += sum(_late_tokens(rollout, step, self._bound) for rollout in sample.group)
             self._trained[0] += 1
             self._trained[1] += self._is_long(sample.group)
             if self._is_warm:
@@ -160,23 +169,29 @@ class Meter:
         """Note the end of a training step."""
         task, now = self._scenario.task, fleet.now
         speeds = [engine.speed() for engine in fleet.engines]
-        self._points.append(
-            Point(
-                step=step,
-                time_s=now,
-                step_s=now - self._ended_at,
-                wait_s=wait_s,
-                ready=await buffer.count(task, "completed"),
-                running=fleet.load,
-                aborted=await buffer.count(task, "aborted"),
-                generated=self.generated + generating.running,
-                trained=_trained((await buffer.ledger())[task]),
-                busy_s=sum(speed.busy_s for speed in speeds),
-                full_s=sum(speed.full_s for speed in speeds),
-            )
+        self._last = Point(
+            step=step,
+            time_s=now,
+            step_s=now - self._last.time_s,
+            wait_s=wait_s,
+            ready=await buffer.count(task, "completed"),
+            running=fleet.load,
+            aborted=await buffer.count(task, "aborted"),
+            generated=self.generated + generating.running,
+            trained=_trained((await buffer.ledger())[task]),
+            busy_s=sum(speed.busy_s for speed in speeds),
+            full_s=sum(speed.full_s for speed in speeds),
         )
-        self._ended_at = now
-        self._is_warm = step >= self._scenario.warm_up
+        if step % self._spacing == 0:
+            self._points.append(self._last)
+            if len(self._points) > _MAX_POINTS:
+                self._spacing *= 2
+                self._points = self._points[1::2]
+        if self._is_warm:
+            self._steps += 1
+            self._wait_s += wait_s
+        elif step >= self._scenario.warm_up:
+            self._is_warm, self._first = True, self._last
 
     async def result(self, buffer: Any, fleet: Fleet, generating: Generating) -> Result:
         """Sum up."""
@@ -184,17 +199,15 @@ class Meter:
         wasted = {name: books[name].tokens - books[name].trained_tokens for name in LEAVING}
         wasted |= self.lost
         held = sum(books[name].tokens - books[name].trained_tokens for name in ("resident", "out", "leased"))
-        warm = self._points[self._scenario.warm_up :]
-        first = self._points[self._scenario.warm_up - 1] if self._scenario.warm_up else _START
-        last = self._points[-1]
+        first, last = self._first, self._last
         seconds = last.time_s - first.time_s
         engine_seconds = seconds * len(fleet.engines)
         return Result(
-            step_s=fmean(point.step_s for point in warm),
-            wait_s=fmean(point.wait_s for point in warm),
+            step_s=seconds / self._steps,
+            wait_s=self._wait_s / self._steps,
             generated_tokens_per_s=(last.generated - first.generated) / seconds,
             trained_tokens_per_s=(last.trained - first.trained) / seconds,
-            trainer_idle=sum(point.wait_s for point in warm) / seconds,
+            trainer_idle=self._wait_s / seconds,
             engine_idle=1 - (last.busy_s - first.busy_s) / engine_seconds,
             engine_load=(last.full_s - first.full_s) / engine_seconds,
             staleness=dict(sorted(self._staleness.items())),
@@ -205,7 +218,8 @@ class Meter:
             generated=self.generated + generating.running,
             trained=_trained(books),
             in_flight=sum(generating) + held,
-            points=self._points[:: -(-len(self._points) // _MAX_POINTS)],
+            late=self._late,
+            points=self._points,
         )
 
     def _is_long(self, rollouts: Iterable[Rollout]) -> bool:
@@ -218,6 +232,15 @@ _START: Final = Point(0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0.0, 0.0)
 def _trained(books: Mapping[str, Any]) -> int:
     """Return the tokens that were trained at least once."""
     return sum(amount.trained_tokens for name, amount in books.items() if name != "put")
+
+
+def _late_tokens(rollout: Rollout, step: int, bound: int) -> int:
+    """Return the tokens of a rollout whose staleness is above a bound; one version stands for each run."""
+    versions, runs = rollout.response_model_steps, rollout.extra_fields["runs"]
+    assert versions is not None  # noqa: S101  (every put stamps its tokens)
+    return sum(
+        tokens for version, tokens in zip(versions, runs, strict=True) if step - 1 - int(version) > bound
+    )
 
 
 def _long_length(scenario: Scenario) -> int:

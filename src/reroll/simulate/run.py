@@ -48,8 +48,9 @@ class _Group:
         self.rollouts, self.version, self.done = list(rollouts), version, done
         self.responses: dict[int, Response] = {}  # members that are generated now, by their position
         self.stored = sum(map(_tokens_of, rollouts))  # tokens that the buffer knows
+        self.surplus = 0  # tokens that the buffer knows, of members that were left out
         self.needed = 0  # members that must still end
-        self.is_aborted = False
+        self.is_aborted = self.is_cancelled = False
 
 
 class _Run:
@@ -58,7 +59,12 @@ class _Run:
         self._rng = random.Random(scenario.seed)
         self._task = scenario.task
         self._buffer = scenario.buffer_config().build()
-        self._has_window = scenario.buffer_config().for_task(scenario.task).window() is not None
+        task = scenario.buffer_config().for_task(scenario.task)
+        self._window = task.window()
+        # Late groups are trained late, unless a bound of the task expires them.
+        self._stops_late_groups = self._window is not None and (
+            self._window.stragglers == "resume" or task.max_staleness is not None
+        )
         self._meter = Meter(scenario)
         self._version = 0
         self._groups: dict[_Group, None] = {}  # those that are generated now, in the order of their starts
@@ -104,10 +110,11 @@ class _Run:
         matrix = _finished(self._buffer.count_statuses([self._task], list(Status)))
         return {(task, status): n for task, row in matrix.items() for status, n in row.items()}
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -119,7 +126,7 @@ class _Run:
     async def _start_new(self) -> None:
         model, draw = self._scenario.group, self._scenario.lengths.draw
         while True:
-            reservation = await self._buffer.reserve(1, self._task) if self._has_window else None
+            reservation = await self._buffer.reserve(1, self._task) if self._window is not None else None
             await self._places.acquire()
             await self._serving.wait()
             self._started += 1
@@ -151,10 +158,26 @@ class _Run:
         self._groups[group] = None
         for i in open_members:
             self._submit(group, i)
+        watch, uid = None, group.rollouts[0].group_uid or 0
+        if self._stops_late_groups:
+            watch = self._spawn(self._stop_when_overdue(group, reservation or uid))
         await group.done
+        if watch is not None:
+            watch.cancel()
+        if group.is_cancelled:
+            self._meter.lost["cancelled"] += sum(map(_tokens_of, group.rollouts)) - group.stored
+            if reservation is not None:
+                await self._buffer.release(reservation)
+            else:
+                await self._buffer.forget([uid])
+            del self._groups[group]
+            self._places.release()
+            return
         if model.judge is not None and not group.is_aborted:
             await asyncio.sleep(model.judge.draw(self._rng))
         self._write(group)
+        # The ledger counts the tokens of a group as a whole: those of members left out are deleted only if it shrinks.
+        grown = sum(map(_tokens_of, group.rollouts)) - group.stored
         self._meter.put(group.rollouts)
         self._since_step += 1
         if self._since_step > _MOST_BATCHES * self._scenario.trainer.batch:
@@ -162,8 +185,27 @@ class _Run:
                 f"the trainer got no step out of the last {self._since_step} groups; {self.explain()}"
             )
         await self._buffer.put(group.rollouts, self._task, model_step=group.version, reservation=reservation)
+        self._meter.lost["surplus"] += min(group.surplus, group.surplus + grown)
         del self._groups[group]
         self._places.release()
+
+    async def _stop_when_overdue(self, group: _Group, running: Any) -> None:
+        verdict = await self._buffer.wait_overdue(running)
+        if verdict is None or not group.responses:
+            return  # it has ended, or the judge has it
+        group.is_aborted, group.is_cancelled = verdict == "resume", verdict == "cancel"
+        for response in group.responses.values():
+            if response.engine is not None:
+                response.engine.cancel(response)
+        self._park(group)
+
+    def _park(self, group: _Group) -> None:
+        """End the generation of a group whose responses are with no engine; it keeps the tokens that it has."""
+        for i in list(group.responses):
+            if group.is_aborted:
+                self._meter.recomputed += self._scenario.group.prompt_tokens + group.responses[i].tokens
+            self._keep(group, i, Status.ABORTED)
+        group.done.set_result(None)
 
     def _submit(self, group: _Group, i: int) -> None:
         rollout = group.rollouts[i]
@@ -181,6 +223,8 @@ class _Run:
 
     def _turn_ended(self, group: _Group, i: int, response: Response) -> None:
         model = self._scenario.group
+        if group.responses.get(i) is not response:
+            return  # another member ended at the same moment, and this one is surplus
         if self._trace is not None:
             self._record("response", **response.run._asdict())
         if response.tokens < _target_of(group.rollouts[i]):
@@ -207,7 +251,9 @@ class _Run:
         before = _tokens_of(rollout)
         if response.tokens > before:
             self._meter.generated += response.tokens - before
-            rollout.response_ids = [0] * (_runs_of(rollout) + 1)
+            runs = [*rollout.extra_fields.get("runs", ())[: _runs_of(rollout)], response.tokens - before]
+            rollout.extra_fields["runs"] = runs
+            rollout.response_ids = [0] * len(runs)
         rollout.num_tokens = response.tokens
         if status is Status.COMPLETED:
             group.needed -= 1
@@ -224,6 +270,7 @@ class _Run:
                 response.engine.cancel(response)
             self._keep(group, i, Status.ABORTED)
             self._meter.lost["surplus"] += response.tokens - before
+            group.surplus += before
         group.rollouts = [rollout for i, rollout in enumerate(group.rollouts) if i not in surplus]
 
     def _write(self, group: _Group) -> None:
@@ -248,10 +295,7 @@ class _Run:
             if not group.responses:
                 continue  # the judge has it
             group.is_aborted = True
-            for i in list(group.responses):
-                self._meter.recomputed += self._scenario.group.prompt_tokens + group.responses[i].tokens
-                self._keep(group, i, Status.ABORTED)
-            group.done.set_result(None)
+            self._park(group)
 
     async def _crash_engines(self, interval_s: float) -> None:
         engines = self._fleet.engines
@@ -284,7 +328,7 @@ class _Run:
         running = pending = 0
         for group in self._groups:
             running += sum(r.now() - _tokens_of(group.rollouts[i]) for i, r in group.responses.items())
-            pending += sum(map(_tokens_of, group.rollouts)) - group.stored
+            pending += sum(map(_tokens_of, group.rollouts)) - group.stored + group.surplus
         return Generating(running, pending)
 
     # --- the trainer
@@ -310,7 +354,7 @@ class _Run:
                 step, next_crash = committed + 1, self._next_crash()
                 self._version = min(self._version, committed)
                 continue
-            self._meter.trained(samples)
+            self._meter.trained(samples, step)
             self._since_step = 0
             if self._trace is not None:
                 self._record("step", tokens=tokens, seconds=seconds, wait_s=leased - started)

@@ -5,17 +5,20 @@ import random
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from reroll.config import ReplayBufferConfig, read_options
 from reroll.engine.limits import StalenessWindow
 from reroll.errors import InvalidConfig
+from reroll.simulate.calibration import calibrate
+from reroll.simulate.trace import read_trace
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_MOST_LENGTHS: Final = 10_000
 
 
 class _Model(BaseModel):
@@ -143,7 +146,8 @@ class Scenario(_Model):
         """Read a scenario from YAML or JSON, with some values changed.
 
         Args:
-            path: the file; a relative path of a buffer file in it is relative to its directory.
+            path: the file; relative paths of `buffer` and `trace` in it are relative to its directory. What `trace` tells
+                of lengths, engines and trainer holds where the file says nothing.
             changes: values by dotted path, as `{"engines.count": 16}`.
 
         Raises:
@@ -154,8 +158,15 @@ class Scenario(_Model):
         data = _read(path)
         if isinstance(data.get("buffer"), str):
             data["buffer"] = _read(path.parent / data["buffer"])
+        if (trace := data.pop("trace", None)) is not None:
+            _learn(data, path.parent / str(trace))
         for name, value in (changes or {}).items():
             _assign(data, name, value)
+        window, buffer = _window_of(data), data.get("buffer")
+        if "stragglers" in (changes or {}) and window is not None and isinstance(buffer, dict):
+            buffer.pop("max_staleness", None)
+            if window["stragglers"] == "expire":  # without it late groups would be trained late
+                buffer["max_staleness"] = math.ceil(window["max_staleness"])
         return cls.of(data)
 
     @classmethod
@@ -220,9 +231,11 @@ _SHORT: Mapping[str, str] = {
 def _assign(data: dict[str, Any], name: str, value: Any) -> None:
     """Set a value by its dotted path or short name; a window in the buffer follows the trainer's numbers."""
     window = _window_of(data)
-    if name in ("max_staleness", "buffer.max_staleness") and window is not None:
-        window["max_staleness"] = value
+    if name in ("max_staleness", "stragglers") and window is not None:
+        window[name] = value
         return
+    if name == "stragglers":
+        raise InvalidConfig("stragglers cannot be set: the buffer has no StalenessWindow; give it one")
     name = "buffer.max_staleness" if name == "max_staleness" else _SHORT.get(name, name)
     *parents, last = name.split(".")
     place = data
@@ -234,6 +247,16 @@ def _assign(data: dict[str, Any], name: str, value: Any) -> None:
     place[last] = value
     if window is not None and name in ("trainer.batch", "trainer.sync_interval"):
         window[last] = value
+
+
+def _learn(data: dict[str, Any], path: Path) -> None:
+    """Take from a trace what the data do not say."""
+    trace = read_trace(path)
+    fitted = calibrate(trace).parameters
+    if (lengths := trace.lengths(_MOST_LENGTHS)) and not data.get("lengths"):
+        fitted["lengths"] = {"measured": lengths, "cap": max(lengths)}
+    for part, values in fitted.items():
+        data[part] = {**values, **(data.get(part) or {})}
 
 
 def _window_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
