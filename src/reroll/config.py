@@ -27,8 +27,9 @@ from reroll.buffer.put import GroupRules
 from reroll.buffer.signals import SignalName
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import Dropped
-from reroll.engine.limits import LIMITERS, Limiter, MinSize, StalenessWindow, limiter_of, limiter_options
-from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, selector_spec, spec_options
+from reroll.engine.limits import LIMITERS, Limiter, MinSize, StalenessWindow, limiter_of
+from reroll.engine.options import options_of
+from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, selector_spec
 from reroll.engine.task import TaskSettings
 from reroll.errors import InvalidArgument, InvalidConfig, missing_extra
 from reroll.store import open_store
@@ -59,7 +60,7 @@ def _limiters(value: object) -> Any:
 
 
 def _limiters_options(value: Any) -> Any:
-    return [limiter_options(part) for part in value] if isinstance(value, list) else limiter_options(value)
+    return [options_of(part) for part in value] if isinstance(value, list) else options_of(value)
 
 
 def _named(names: list[str]) -> WithJsonSchema:
@@ -69,7 +70,7 @@ def _named(names: list[str]) -> WithJsonSchema:
 
 # In files a selector or limiter is its name, or a mapping of `type` and options.
 _Selector = Annotated[
-    Any, BeforeValidator(selector_spec), PlainSerializer(spec_options), _named(list(SELECTORS))
+    Any, BeforeValidator(selector_spec), PlainSerializer(options_of), _named(list(SELECTORS))
 ]
 _Limiters = Annotated[
     Any,

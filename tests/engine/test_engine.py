@@ -11,12 +11,14 @@ from reroll import (
     InvalidConfig,
     Lifo,
     MaxHeap,
+    MinHeap,
     MinSize,
     Mixture,
     Prioritized,
     Queue,
     SampleToInsertRatio,
     Stalest,
+    Status,
     Uniform,
     Unlimited,
 )
@@ -25,7 +27,7 @@ from reroll.engine.ledger import BUCKETS, Amount, Ledger, Measure, Spot, closes
 from reroll.engine.rewind import commit, drop_consumed, return_all, rewind
 from reroll.engine.rows import LEASED, OUT, PLACES, RESIDENT, UNCOMMITTED
 from reroll.engine.state import restore, state_of
-from reroll.engine.task import COMPLETED, RETURNING, STATUSES, TaskSettings
+from reroll.engine.task import COMPLETED, RETURNING, STATUS_CODE, STATUSES, TaskSettings
 from reroll.errors import WouldBlock
 
 
@@ -500,3 +502,84 @@ def test_settings_without_capacity_are_unlimited():
         engine.insert(task, {})
     assert len(engine.draw(task, 500).slots) == 200
     assert len(engine.draw(task, 5).slots) == 0
+
+
+# --- many rows at once
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"remover": Fifo(), "capacity": 5},
+        {"remover": Lifo(), "capacity": 5},
+        {"remover": MinHeap(), "capacity": 7},
+        {"remover": Fifo(), "capacity": 5, "sampler": Prioritized(), "max_times_sampled": 2},
+        {"expires": True, "sampler": Stalest(), "initial_priority": "max"},
+        {"limiter": Queue(4), "sampler": Fifo()},
+    ],
+)
+@pytest.mark.parametrize("shard", [(0, 1), (1, 3)])
+def test_insert_many_gives_what_single_inserts_give(options, shard):
+    def run(many):
+        engine, task = engine_of(math=TaskSettings(**{"max_times_sampled": 1, **options}))
+        engine.uid_shard, engine.columns.dropped, seen, number = shard, [], [], 0
+        for count, status in [
+            (3, COMPLETED),
+            (1, COMPLETED),
+            (4, STATUS_CODE[Status.ABORTED]),
+            (6, COMPLETED),
+        ]:
+            names = range(number, number + count)
+            number += count
+            rows = [
+                {"priority": 1.0 + 7 * n % 5, "version": n % 3, "num_tokens": n, "num_bytes": n}
+                for n in names
+            ]
+            tags = [{"n": n} if n % 2 else None for n in names]
+            if status == COMPLETED and not engine.can_insert(task, count):
+                with pytest.raises(WouldBlock):
+                    engine.insert_many(task, rows, status)
+                continue
+            if many:
+                slots, gone = engine.insert_many(task, rows, status, group_ids=list(names), tags=tags)
+                assert len(slots) == count
+                left = set(gone.tolist())
+            else:
+                left = set()
+                for row, group_id, tag in zip(rows, names, tags, strict=True):
+                    left.update(engine.insert(task, row, status, group_id=group_id, tags=tag).gone.tolist())
+            seen.append(len(left))
+            assert books_close(engine)
+        kept = engine.columns.rows(engine.columns.alive())
+        for name in (
+            "sampler_position",
+            "remover_position",
+        ):  # the slots differ when rows are evicted between
+            del kept[name]
+        plain = {name: list(map(str, values)) for name, values in kept.items()}
+        taken = sorted(uids(engine, engine.take(task, COMPLETED, 2)[0])) if "limiter" not in options else []
+        dropped = sorted(engine.columns.dropped)
+        return plain, dropped, task.ledger.amounts(), task.counters, engine.last_uid, engine.last_tick, taken
+
+    alone, together = run(many=False), run(many=True)
+    assert alone[:-1] == together[:-1]
+    if not isinstance(options.get("sampler", Uniform()), Uniform | Prioritized):
+        assert alone == together
+
+
+def test_insert_many_is_refused_as_a_whole():
+    engine, task = engine_of(math=TaskSettings(capacity=4, max_times_sampled=1), max_bytes=100)
+    engine.insert_many(task, [{"num_bytes": 20}] * 2)
+    before = state_of(engine)
+    with pytest.raises(WouldBlock):
+        engine.insert_many(task, [{}] * 3)
+    with pytest.raises(WouldBlock):
+        engine.insert_many(task, [{"num_bytes": 31}] * 2)
+    with pytest.raises(InvalidArgument, match="101 bytes can never fit"):
+        engine.insert_many(task, [{"num_bytes": 1}, {"num_bytes": 101}])
+    with pytest.raises((TypeError, ValueError)):
+        engine.insert_many(task, [{"num_tokens": 1}, {"num_tokens": "many"}])
+    assert str(state_of(engine)) == str(before)
+    slots, gone = engine.insert_many(task, [])
+    assert len(slots) == len(gone) == 0

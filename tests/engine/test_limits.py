@@ -7,7 +7,8 @@ from typing import ClassVar
 import pytest
 
 from reroll import InvalidConfig, MinSize, Queue, SampleToInsertRatio, Stack, Unlimited
-from reroll.engine.limits import LIMITERS, Counters, Window, limiter_of, limiter_options
+from reroll.engine.limits import LIMITERS, Counters, Window, limiter_of
+from reroll.engine.options import options_of
 from reroll.testing import LimiterSuite
 
 pytestmark = pytest.mark.filterwarnings("ignore:the limiter admits more:UserWarning")
@@ -86,7 +87,7 @@ def test_the_largest_sample():
     ],
 )
 def test_options_go_there_and_back(limiter):
-    options = limiter_options(limiter)
+    options = options_of(limiter)
     assert options["type"] == limiter.type
     assert LIMITERS[limiter.type] is type(limiter)
     assert limiter_of(options) == limiter

@@ -19,8 +19,9 @@ from reroll import (
     Stalest,
     Uniform,
 )
+from reroll.engine.options import options_of
 from reroll.engine.rows import NO_VERSION
-from reroll.engine.selectors.specs import SELECTORS, selector_spec, spec_options
+from reroll.engine.selectors.specs import SELECTORS, selector_spec
 from reroll.testing import SelectorSuite
 
 
@@ -196,13 +197,13 @@ def test_rows_of_one_kind_are_picked_as_rows_of_both_are(spec, kinds, data):
 def test_names_and_options_go_there_and_back(name):
     spec = selector_spec(name)
     assert spec.type == name
-    assert selector_spec(spec_options(spec)) == spec
+    assert selector_spec(options_of(spec)) == spec
     assert hash(spec) == hash(selector_spec({"type": name}))
 
 
 def test_nested_options_go_there_and_back():
     spec = Mixture(0.25, replay=Prioritized(alpha=0.5, half_life=3), fresh=Lifo())
-    assert selector_spec(spec_options(spec)) == spec
+    assert selector_spec(options_of(spec)) == spec
     assert selector_spec({"type": "mixture", "fresh_share": 0.5, "replay": "uniform"}) == Mixture(
         0.5, Uniform()
     )

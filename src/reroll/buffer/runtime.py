@@ -98,7 +98,7 @@ class Runtime:
         self._readers = Readers()
         self._on_drop = on_drop
         if on_drop is not None:
-            self.engine.dropped = []
+            self.engine.columns.dropped = []
             waits.report = self._drop_report
         waits.next_event = self._next_deadline
         groups.counters.started = clock()
@@ -150,8 +150,8 @@ class Runtime:
                 evicted = self.engine.keep_limits()  # the configured limits may be lower now
         except BaseException:
             vars(self.engine).update(before)
-            if self.engine.dropped:
-                self.engine.dropped = []
+            if self.engine.columns.dropped:
+                self.engine.columns.dropped = []
             raise
         groups = self.groups
         groups.restore(saved.groups)
@@ -447,10 +447,10 @@ class Runtime:
 
     def _drop_report(self) -> Callable[[], None] | None:
         """Return a call that passes the groups dropped since the last report to `on_drop`; None without any."""
-        dropped, on_drop = self.engine.dropped, self._on_drop
+        dropped, on_drop = self.engine.columns.dropped, self._on_drop
         if not dropped or on_drop is None:
             return None
-        self.engine.dropped = []
+        self.engine.columns.dropped = []
 
         def report() -> None:
             try:

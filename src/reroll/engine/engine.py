@@ -2,14 +2,14 @@
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from reroll.engine import moves
-from reroll.engine.ledger import Dropped, Spot
+from reroll.engine.ledger import Spot
 from reroll.engine.moves import READY
 from reroll.engine.rows import (
     LEASED,
@@ -42,6 +42,14 @@ class Inserted(NamedTuple):
     """The row, unless it is among `gone`."""
     gone: IntArray
     """Slots of rows that had to leave; their payloads can be dropped."""
+
+
+class InsertedMany(NamedTuple):
+    """Result of an insert of several groups."""
+
+    slots: IntArray
+    """The rows, in the given order; some may be among `gone`."""
+    gone: IntArray
 
 
 class Drawn(NamedTuple):
@@ -146,15 +154,6 @@ class Engine:
     # --- reads
 
     @property
-    def dropped(self) -> list[Dropped] | None:
-        """Groups that left untrained and are not yet reported; None: they are not recorded."""
-        return self.columns.dropped
-
-    @dropped.setter
-    def dropped(self, dropped: list[Dropped] | None) -> None:
-        self.columns.dropped = dropped
-
-    @property
     def num_bytes(self) -> int:
         """Bytes of all tasks that count against `max_bytes`."""
         return sum(task.num_bytes for task in self.tasks.values())
@@ -249,13 +248,48 @@ class Engine:
         """
         if status == COMPLETED and not admitted:
             num_bytes = int(values.get("num_bytes", 0))
-            self.check_size(num_bytes)
-            if not self.can_insert(task, 1, num_bytes):
-                raise WouldBlock(f"task {task.name!r} accepts no more groups for now")
+            self._admit(task, 1, num_bytes, num_bytes)
         slot = self._write(task, values)
         self.describe(slot, group_id, tags)
-        moves.enter(task, slot, status)
+        moves.enter(task, np.array([slot]), status)
         return Inserted(slot, self._trim(task, status))
+
+    def insert_many(
+        self,
+        task: Task,
+        rows: Sequence[Mapping[str, float]],
+        status: int = COMPLETED,
+        *,
+        admitted: bool = False,
+        group_ids: Sequence[Any] | None = None,
+        tags: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> InsertedMany:
+        """Insert groups of one task and status: all of them, or none if `insert` would raise for their number and bytes.
+
+        All rows name the same columns. The result is that of as many calls of `insert`, but a remover by chance draws the
+        evicted rows at once, among old and new ones. 64 rows cost a tenth of 64 calls.
+        """
+        if not rows:
+            return InsertedMany(NO_ROWS, NO_ROWS)
+        if status == COMPLETED and not admitted:
+            sizes = [int(row.get("num_bytes", 0)) for row in rows]
+            self._admit(task, len(rows), max(sizes), sum(sizes))
+        shard, shards = self.uid_shard
+        first = self.last_uid + 1 + (shard - self.last_uid) % shards
+        ticks = range(self.last_tick + 1, self.last_tick + 1 + len(rows))
+        uids = range(first, first + shards * len(rows), shards)
+        values = {name: [row[name] for row in rows] for name in rows[0]}
+        own = {"uid": uids, "timestamp": ticks, "touched": ticks, "task": [task.code] * len(rows)}
+        slots = self.columns.allocate_many(len(rows), {**values, **own})
+        self.last_uid, self.last_tick = uids[-1], ticks[-1]
+        for column, described in ((self.columns.group_id, group_ids), (self.columns.tags, tags)):
+            column.update(
+                (slot, value)
+                for slot, value in zip(slots.tolist(), described or (), strict=False)
+                if value is not None
+            )
+        moves.enter(task, slots, status)
+        return InsertedMany(slots, self._trim(task, status))
 
     def insert_again(
         self,
@@ -288,7 +322,7 @@ class Engine:
         counters = task.counters.state()
         moves.leave(task, np.array([slot]), READY, "deleted")
         slot = self._write(task, values)
-        moves.enter(task, slot, COMPLETED)
+        moves.enter(task, np.array([slot]), COMPLETED)
         task.counters.restore(counters)
         return slot
 
@@ -326,18 +360,13 @@ class Engine:
         """
         drawn = self.pick(task, COMPLETED, n, replace=replace)
         slots, times = np.unique(drawn.slots, return_counts=True) if replace else (drawn.slots, None)
-        moves.count_use(task, slots, times)
-        self._log_use(task, slots, step, times)
-        moves.mark_trained(task, slots, READY)
-        times_sampled = self.columns.uses[drawn.slots].astype(np.int64)
-        return drawn._replace(times_sampled=times_sampled, gone=self._release_used_up(task, slots, step))
+        gone = self._use(task, slots, step, times)
+        return drawn._replace(times_sampled=self.columns.uses[drawn.slots].astype(np.int64), gone=gone)
 
     def sample(self, task: Task, n: int) -> tuple[IntArray, IntArray]:
         """Sample like `draw`, without metadata; return the slots of the rows, and the slots that were freed."""
         slots = self._picks(task, COMPLETED, min(n, len(task.completed))).slots
-        moves.count_use(task, slots)
-        moves.mark_trained(task, slots, READY)
-        return slots, self._release_used_up(task, slots, None)
+        return slots, self._use(task, slots, None)
 
     def take(self, task: Task, status: int, n: int, step: int | None = None) -> tuple[IntArray, IntArray]:
         """Take up to n groups, in the sampler's order; return the slots of the rows, and the slots that were freed.
@@ -354,8 +383,8 @@ class Engine:
             moves.count_use(task, slots)
             moves.credit_unused_samples(task, slots)
             self._log_use(task, slots, step)
-            moves.mark_trained(task, slots, READY)
-            return slots, moves.consume(task, slots, RESIDENT, step)
+            rows = moves.mark_trained(task, slots, READY)
+            return slots, moves.consume(task, slots, RESIDENT, step, rows)
         if task.settings.is_durable:
             moves.move(task, slots, here, Spot(status, UNCOMMITTED))
             return slots, NO_ROWS
@@ -415,15 +444,10 @@ class Engine:
             if status == leased_as and status in RETURNING:
                 moves.move(task, rows, here, Spot(status, OUT))
                 out.append(rows)
-            elif (
-                leased_as == COMPLETED and status != COMPLETED
-            ):  # it expired, and is rolled again all the same
-                moves.mark_trained(task, rows, here)
             elif status == COMPLETED:
-                moves.count_use(task, rows)
-                self._log_use(task, rows, steps.get(task.name))
+                gone.append(self._use(task, rows, steps.get(task.name)))
+            elif leased_as == COMPLETED:  # it expired, and is rolled again all the same
                 moves.mark_trained(task, rows, here)
-                gone.append(self._release_used_up(task, rows, steps.get(task.name)))
         return LeaseOutcome(np.concatenate(gone), np.concatenate(out), NO_ROWS)
 
     def give_back(self, slots: IntArray, *, delivered: bool = True) -> LeaseOutcome:
@@ -534,19 +558,15 @@ class Engine:
 
     def evict_overflow(self, task: Task) -> IntArray:
         """Evict COMPLETED rows beyond the capacity of a task, and beyond `max_bytes`; return their slots."""
-        gone: list[IntArray] = []
-        capacity = task.settings.capacity
-        if task.settings.remover is not None:
-            while capacity is not None and len(task.completed) > capacity:
-                gone.append(self._evict_one(task))
+        gone, capacity = NO_ROWS, task.settings.capacity
+        if capacity is not None and task.settings.remover is not None and len(task.completed) > capacity:
+            gone = self._evict(task, len(task.completed) - capacity)
         while not self._fits(0) and (
             others := [t for t in self.tasks.values() if t.settings.remover is not None and len(t.completed)]
         ):
             # The task with the most bytes evicts, so that a fast task cannot starve a slow one.
-            gone.append(self._evict_one(max(others, key=lambda other: other.num_bytes)))
-        if len(gone) == 1:
-            return gone[0]
-        return np.concatenate(gone) if gone else NO_ROWS
+            gone = np.append(gone, self._evict(max(others, key=lambda other: other.num_bytes), 1))
+        return gone
 
     # --- inside
 
@@ -555,6 +575,12 @@ class Engine:
 
     def _fits(self, num_bytes: int) -> bool:
         return self.max_bytes is None or self.num_bytes + num_bytes <= self.max_bytes
+
+    def _admit(self, task: Task, count: int, largest: int, num_bytes: int) -> None:
+        """Raise WouldBlock or InvalidArgument unless COMPLETED groups of these bytes may be inserted now."""
+        self.check_size(largest)
+        if not self.can_insert(task, count, num_bytes):
+            raise WouldBlock(f"task {task.name!r} accepts no more groups for now")
 
     def _write(self, task: Task, values: Mapping[str, float]) -> int:
         """Write a new row, which has not entered a pool yet."""
@@ -572,8 +598,8 @@ class Engine:
             return self.evict_overflow(task)
         return self._trim_rejected(task) if status in REJECTED else NO_ROWS
 
-    def _evict_one(self, task: Task) -> IntArray:
-        slots = task.completed.evictee(self.rng, task.step)
+    def _evict(self, task: Task, n: int) -> IntArray:
+        slots = task.completed.evictees(n, self.rng, task.step)
         moves.leave(task, slots, READY, "evicted")
         return slots
 
@@ -600,24 +626,32 @@ class Engine:
         else:
             task.log.finish(step)
 
+    def _use(self, task: Task, slots: IntArray, step: int | None, times: IntArray | None = None) -> IntArray:
+        """Count a use of resident COMPLETED rows, or `times`, for a training step; return the slots that were freed."""
+        moves.count_use(task, slots, times)
+        self._log_use(task, slots, step, times)
+        rows = moves.mark_trained(task, slots, READY)
+        used_up = self._used_up(task, slots)
+        if not len(used_up):
+            return NO_ROWS
+        is_leased = self.columns.pending[used_up] > 0
+        if np.count_nonzero(is_leased):  # they may return: they wait until their lease ends
+            moves.move(task, used_up[is_leased], READY, Spot(COMPLETED, LEASED))
+            used_up = used_up[~is_leased]
+        known = rows if len(used_up) == len(slots) else None
+        return moves.finish_use(task, used_up, RESIDENT, step, known)
+
     def _used_up(self, task: Task, slots: IntArray) -> IntArray:
         """Return the resident COMPLETED rows without a use left; update the others in their pool."""
         limit = task.settings.max_times_sampled
         if limit == 1:
             return slots
-        used_up = np.zeros(len(slots), np.bool_) if limit is None else self.columns.uses[slots] >= limit
-        if len(staying := slots[~used_up]):
-            task.completed.touch(staying)
-        return slots[used_up]
-
-    def _release_used_up(self, task: Task, slots: IntArray, step: int | None) -> IntArray:
-        """Consume the resident COMPLETED rows without a use left; return the slots that were freed."""
-        slots = self._used_up(task, slots)
-        is_leased = self.columns.pending[slots] > 0
-        if np.count_nonzero(is_leased):  # they may return: they wait until their lease ends
-            moves.move(task, slots[is_leased], READY, Spot(COMPLETED, LEASED))
-            slots = slots[~is_leased]
-        return moves.finish_use(task, slots, RESIDENT, step) if len(slots) else slots
+        if limit is None:
+            task.completed.touch(slots)
+            return NO_ROWS
+        is_used_up = self.columns.uses[slots] >= limit
+        task.completed.touch(slots[~is_used_up])
+        return slots[is_used_up]
 
     def _picks(self, task: Task, status: int, n: int, *, replace: bool = False) -> Picks:
         if status == COMPLETED and not task.can_sample(n):

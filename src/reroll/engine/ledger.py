@@ -5,6 +5,8 @@ row's status or place, and `recount` derives them from the columns.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import add, sub
 from typing import Any, Final, NamedTuple
 
 from reroll.display import html_table
@@ -39,7 +41,7 @@ class Amount(NamedTuple):
             other: the amount to add.
 
         """
-        return Amount(self[0] + other[0], self[1] + other[1], self[2] + other[2], self[3] + other[3])
+        return Amount(*map(add, self, other))
 
     def minus(self, other: "Amount") -> "Amount":
         """Return the difference, field by field.
@@ -48,7 +50,7 @@ class Amount(NamedTuple):
             other: the amount to subtract.
 
         """
-        return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2], self[3] - other[3])
+        return Amount(*map(sub, self, other))
 
 
 class LedgerReport(dict[str, dict[str, Amount]]):
@@ -190,7 +192,5 @@ def _add(counts: list[int], rows: Measure, sign: int = 1) -> None:
 
 def closes(amounts: Mapping[str, Amount]) -> bool:
     """Return whether `put` equals the sum of all buckets, and none is negative."""
-    total = Amount()
-    for name in BUCKETS:
-        total = total.plus(amounts[name])
+    total = reduce(Amount.plus, (amounts[name] for name in BUCKETS))
     return total == amounts[PUT] and min(map(min, amounts.values())) >= 0

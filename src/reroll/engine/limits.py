@@ -12,15 +12,14 @@ Samples that groups can never give, because they left a buffer early, count as s
 
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
+from reroll.engine.options import from_options, plain_number, set_count, set_number
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import Fifo, Mixture, Prioritized, Stalest
-from reroll.errors import InvalidArgument, InvalidConfig, shown
-from reroll.rollout.adapters import read_integer, read_number
+from reroll.errors import InvalidConfig, shown
 
 
 @dataclass(slots=True)
@@ -39,16 +38,11 @@ class Counters:
 
     def state(self) -> dict[str, float]:
         # `asdict` takes ten times as long, and every commit of a durable buffer writes this.
-        return {
-            "inserts": self.inserts,
-            "samples": self.samples,
-            "deletes": self.deletes,
-            "forgone": self.forgone,
-        }
+        return {name: getattr(self, name) for name in self.__slots__}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.inserts, self.samples, self.deletes = state["inserts"], state["samples"], state["deletes"]
-        self.forgone = state["forgone"]
+        for name in self.__slots__:
+            setattr(self, name, state[name])
 
 
 class Window(NamedTuple):
@@ -95,14 +89,14 @@ class Limiter(Protocol):
         """
 
 
-class _Windowed(ABC):
+class _Windowed:
     """The inequalities of the rule."""
 
     __slots__ = ()
 
     @property
-    @abstractmethod
-    def window(self) -> Window: ...
+    def window(self) -> Window:
+        raise NotImplementedError
 
     def can_insert(self, counters: Counters, k: int = 1) -> bool:
         spi, min_size, _, max_diff = self.window
@@ -115,7 +109,7 @@ class _Windowed(ABC):
         return counters.size >= min_size and ahead - k >= min_diff
 
 
-_UNLIMITED: Final = Window(1.0, 0, -math.inf, math.inf)
+_UNLIMITED: Final = Window(1.0, 0, -math.inf, math.inf)  # asked for at every call
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +131,7 @@ class MinSize(_Windowed):
     min_size: int
 
     def __post_init__(self) -> None:
-        _set_count(self, "min_size")
+        set_count(self, "min_size")
 
     @property
     def window(self) -> Window:
@@ -162,32 +156,26 @@ class SampleToInsertRatio(_Windowed):
     error_buffer: float | tuple[float, float]
 
     def __post_init__(self) -> None:
-        name = "SampleToInsertRatio"
-        samples_per_insert = _number(self.samples_per_insert)
-        if samples_per_insert is None or not 0 < samples_per_insert < math.inf:
-            raise InvalidConfig(
-                f"{name}: samples_per_insert must be a number above 0, not {shown(self.samples_per_insert)}; "
-                "otherwise nothing could ever be sampled"
-            )
-        object.__setattr__(self, "samples_per_insert", samples_per_insert)
-        _set_count(self, "min_size")
+        set_number(self, "samples_per_insert", above=0, why="; otherwise nothing could ever be sampled")
+        set_count(self, "min_size")
         buffer = self.error_buffer
-        is_pair = isinstance(buffer, list | tuple)
-        bounds = [_number(bound) for bound in (buffer if isinstance(buffer, list | tuple) else (buffer,))]
-        if len(bounds) != 1 + is_pair or None in bounds:
+        bounds = [
+            plain_number(bound) for bound in (buffer if isinstance(buffer, list | tuple) else (buffer,))
+        ]
+        if len(bounds) != 1 + isinstance(buffer, list | tuple) or None in bounds:
             raise InvalidConfig(
-                f"{name}: error_buffer must be a number or a pair (lower, upper), not {shown(buffer)}"
+                f"SampleToInsertRatio: error_buffer must be a number or a pair (lower, upper), not {shown(buffer)}"
             )
-        object.__setattr__(self, "error_buffer", tuple(bounds) if is_pair else bounds[0])
+        object.__setattr__(self, "error_buffer", bounds[0] if len(bounds) == 1 else tuple(bounds))
         spi, min_size, low, high = self.window
         if not high - low >= 2 * max(1.0, spi):
             raise InvalidConfig(
-                f"{name}: the window from {low} to {high} is narrower than 2 * max(1, samples_per_insert) = "
+                f"SampleToInsertRatio: the window from {low} to {high} is narrower than 2 * max(1, samples_per_insert) = "
                 f"{2 * max(1.0, spi)}; inserts and samples would wait for each other forever"
             )
         if low > spi * min_size:
             raise InvalidConfig(
-                f"{name}: the lower bound {low} is above samples_per_insert * min_size = {spi * min_size}; "
+                f"SampleToInsertRatio: the lower bound {low} is above samples_per_insert * min_size = {spi * min_size}; "
                 "samples would still wait when min_size is reached"
             )
 
@@ -209,7 +197,7 @@ class Queue(_Windowed):
     size: int
 
     def __post_init__(self) -> None:
-        _set_count(self, "size")
+        set_count(self, "size")
 
     @property
     def window(self) -> Window:
@@ -233,57 +221,12 @@ def limiter_of(value: object) -> Limiter:
 
     Raises InvalidConfig with the known names.
     """
-    if isinstance(value, str):
-        value = {"type": value}
-    if isinstance(value, dict):
-        options = dict(value)
-        name = options.pop("type", None)
-        if not isinstance(name, str) or name not in LIMITERS:
-            raise InvalidConfig(f"{shown(name)} is not a rate limiter; use one of {', '.join(LIMITERS)}")
-        known = [option.name for option in fields(LIMITERS[name])]
-        if set(options) != set(known):
-            raise InvalidConfig(
-                f"{name} takes {', '.join(known) or 'no options'}, not {', '.join(map(str, options)) or 'nothing'}"
-            )
-        limiter: Limiter = LIMITERS[name](**options)
-        return limiter
-    if not isinstance(value, type) and all(
-        hasattr(value, verb) for verb in ("can_insert", "can_sample", "window")
-    ):
-        return value  # type: ignore[return-value]  # users may write their own
-    raise InvalidConfig(f"{shown(value)} is not a rate limiter; use one such as MinSize(1)")
-
-
-def limiter_options(limiter: Limiter) -> dict[str, Any]:
-    """Return the mapping that `limiter_of` reads back."""
-    return {"type": limiter.type, **asdict(limiter)}  # type: ignore[call-overload]
-
-
-def known_options(limiter: Limiter) -> dict[str, Any] | None:
-    """Return `limiter_options` of a limiter of this library; None for one of a user's own class."""
-    return limiter_options(limiter) if type(limiter) in LIMITERS.values() else None
-
-
-def _number(value: object) -> float | None:
-    """Return a number as a plain int or float; None for anything else, NaN included."""
-    if type(value) is int and abs(value) < 1 << 53:
-        return value
-    number = read_number(value)
-    return None if number is None or math.isnan(number) else number
-
-
-def _set_count(limiter: object, name: str) -> None:
-    """Make an option a plain int. Raises InvalidConfig unless it is at least 1."""
-    value = getattr(limiter, name)
-    try:
-        count = read_integer(name, value)
-    except InvalidArgument:
-        count = 0
-    if count < 1:
-        raise InvalidConfig(
-            f"{type(limiter).__name__}: {name} must be a whole number of at least 1, not {shown(value)}"
-        )
-    object.__setattr__(limiter, name, count)
+    limiter = from_options(value, LIMITERS, "rate limiter")
+    verbs = ("can_insert", "can_sample", "window")
+    if isinstance(limiter, type) or not all(hasattr(limiter, verb) for verb in verbs):
+        raise InvalidConfig(f"{shown(value)} is not a rate limiter; use one such as MinSize(1)")
+    found: Limiter = limiter  # users may write their own
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,20 +255,12 @@ class StalenessWindow:
             raise InvalidConfig(
                 f"StalenessWindow: stragglers must be expire, wait or resume, not {self.stragglers!r}"
             )
-        for name in ("batch", "sync_interval"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InvalidConfig(
-                    f"StalenessWindow: {name} must be a whole number of at least 1, not {value!r}"
-                )
-        ahead = self.max_staleness
-        if ahead is not None and (
-            not isinstance(ahead, int | float) or isinstance(ahead, bool) or not 0 <= ahead < math.inf
-        ):
-            raise InvalidConfig(
-                f"StalenessWindow: max_staleness must be a number of at least 0, not {ahead!r}"
-            )
-        if self.max_staleness is not None and self.max_staleness < self.sync_interval - 1:
+        set_count(self, "batch")
+        set_count(self, "sync_interval")
+        if self.max_staleness is None:
+            return
+        set_number(self, "max_staleness")
+        if self.max_staleness < self.sync_interval - 1:
             raise InvalidConfig(
                 f"StalenessWindow: max_staleness={self.max_staleness} never admits a group, because groups reach staleness "
                 f"{self.sync_interval - 1} while they wait for weights that are updated every {self.sync_interval} steps; "
@@ -441,4 +376,4 @@ def _check_capacity(capacity: int, remover: SelectorSpec | None, uses: float, li
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=6)
+    warnings.warn(message, UserWarning, stacklevel=5)

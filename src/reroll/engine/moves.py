@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from reroll.engine.ledger import Dropped, Spot
+from reroll.engine.ledger import Dropped, Measure, Spot
 from reroll.engine.rows import LEASED, NO_ROWS, NO_VERSION, RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.task import COMPLETED, RUNNING, Task
 
@@ -21,13 +21,13 @@ _LIVE: Final = (READY, Spot(COMPLETED, LEASED))
 """Groups that limiters count as inserted and not deleted."""
 
 
-def enter(task: Task, slot: int, status: int) -> None:
-    """Put a new row into the pool of its status."""
-    slots, spot = np.array([slot]), Spot(status, RESIDENT)
-    task.columns.status[slot] = status
+def enter(task: Task, slots: IntArray, status: int) -> None:
+    """Put new rows into the pool of their status."""
+    task.columns.status[slots] = status
+    spot = Spot(status, RESIDENT)
     task.ledger.enter(spot, task.columns.measure(slots))
-    if spot == READY:
-        task.counters.inserts += 1
+    if status == COMPLETED:
+        task.counters.inserts += len(slots)
     _count_running(task, slots, spot, 1)
     task.pools[status].add(slots)
 
@@ -70,25 +70,22 @@ def move(
     columns.mark(slots)
 
 
-def leave(task: Task, slots: IntArray, source: Spot, bucket: str) -> None:
+def leave(task: Task, slots: IntArray, source: Spot, bucket: str, rows: Measure | None = None) -> None:
     """Delete rows and count them in an exit of the ledger; record the untrained ones as dropped."""
     if not len(slots):
         return
     columns = task.columns
     if source.place == RESIDENT:
         task.pools[source.status].remove(slots)
-        if len(slots) == 1:
-            leased = slots if columns.pending.item(slots.item()) else NO_ROWS
-        else:
-            leased = slots[columns.pending[slots] > 0]
-        mark_trained(task, leased, source)  # a trainer trains on them
+        if bucket != "consumed" and (len(slots) > 1 or columns.pending.item(slots.item())):
+            mark_trained(task, slots[columns.pending[slots] > 0], source)  # a trainer trains on them
     if columns.dropped is not None and bucket != "consumed":
         columns.dropped += [
             Dropped(int(columns.uid[slot]), task.name, columns.group_id.get(slot), bucket)
             for slot in slots[columns.trained[slots] == 0].tolist()
         ]
     _count_running(task, slots, source, -1)
-    task.ledger.leave(source, bucket, columns.measure(slots))
+    task.ledger.leave(source, bucket, rows or columns.measure(slots))
     if source in _LIVE:
         _count_exit(task, slots, bucket)
     columns.release(slots)
@@ -109,29 +106,25 @@ def undo_use(task: Task, slots: IntArray, times: IntArray) -> None:
     task.completed.touch(slots[columns.place[slots] == RESIDENT])
 
 
-def mark_trained(task: Task, slots: IntArray, spot: Spot) -> None:
-    """Count rows, which have this status and place, and their tokens as trained."""
+def mark_trained(task: Task, slots: IntArray, spot: Spot, *, undo: bool = False) -> Measure:
+    """Count rows, which have this status and place, and their tokens as trained, or as not trained."""
     if not len(slots):
-        return
+        return Measure()
     columns = task.columns
-    rows = columns.measure(slots)
-    task.ledger.train(spot, rows.groups - rows.trained_groups, rows.tokens - rows.trained_tokens)
-    columns.trained[slots] = 1
-    columns.trained_tokens[slots] = columns.num_tokens[slots]
+    before = columns.measure(slots)
+    groups, tokens = (0, 0) if undo else before[:2]
+    after = before._replace(trained_groups=groups, trained_tokens=tokens)
+    if after != before:
+        new_groups, new_tokens = groups - before.trained_groups, tokens - before.trained_tokens
+        task.ledger.train(spot, new_groups, new_tokens)
+        columns.trained[slots] = not undo
+        columns.trained_tokens[slots] = 0 if undo else columns.num_tokens[slots]
+    return after
 
 
-def unmark_trained(task: Task, slots: IntArray, spot: Spot) -> None:
-    """Count rows, which have this status and place, as not trained: their uses were undone."""
-    if not len(slots):
-        return
-    columns = task.columns
-    rows = columns.measure(slots)
-    task.ledger.train(spot, -rows.trained_groups, -rows.trained_tokens)
-    columns.trained[slots] = 0
-    columns.trained_tokens[slots] = 0
-
-
-def consume(task: Task, slots: IntArray, place: int, step: int | None) -> IntArray:
+def consume(
+    task: Task, slots: IntArray, place: int, step: int | None, rows: Measure | None = None
+) -> IntArray:
     """Consume COMPLETED rows at a place for a training step; return the slots that were freed.
 
     Rows whose consumption may be undone are kept: until the trainer commits the step, or until the store has written it.
@@ -140,7 +133,7 @@ def consume(task: Task, slots: IntArray, place: int, step: int | None) -> IntArr
     if not task.settings.max_uncommitted_steps:
         step = None
     if step is None and not task.settings.is_durable:
-        leave(task, slots, source, "consumed")
+        leave(task, slots, source, "consumed", rows)
         return slots
     if len(slots):
         task.columns.used_at[slots] = NO_VERSION if step is None else step
@@ -150,13 +143,15 @@ def consume(task: Task, slots: IntArray, place: int, step: int | None) -> IntArr
     return NO_ROWS
 
 
-def finish_use(task: Task, slots: IntArray, place: int, step: int | None) -> IntArray:
+def finish_use(
+    task: Task, slots: IntArray, place: int, step: int | None, rows: Measure | None = None
+) -> IntArray:
     """Consume COMPLETED rows by the last of their uses; return the slots that were freed.
 
     Leases may be acknowledged in any order, so a later step may have used the rows before.
     """
     if task.settings.max_times_sampled == 1 or not task.log.after(step):
-        return consume(task, slots, place, step)
+        return consume(task, slots, place, step, rows)
     by_step = task.log.newest(step, task.columns, slots)
     freed = [consume(task, part, place, newest) for newest, part in by_step.items()]
     return np.concatenate([NO_ROWS, *freed])

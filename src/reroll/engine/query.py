@@ -109,33 +109,21 @@ def still_at(engine: Engine, slots: IntArray, uids: IntArray, place: int | None 
 def rows_of(engine: Engine, slots: IntArray) -> list[Row]:
     """Return a Row for each slot."""
     columns, where = engine.columns, slots.tolist()
-
-    def plain(name: str) -> list[Any]:
-        values: list[Any] = getattr(columns, name)[slots].tolist()
-        return values
-
-    return list(
-        map(
-            Row,
-            plain("uid"),
-            plain("timestamp"),
-            map(list(engine.tasks).__getitem__, plain("task")),
-            map(STATUSES.__getitem__, plain("status")),
-            engine.staleness(slots).tolist(),
-            (None if version == NO_VERSION else version for version in plain("version")),
-            plain("priority"),
-            plain("uses"),
-            plain("attempts"),
-            plain("deliveries"),
-            plain("num_rollouts"),
-            plain("num_tokens"),
-            plain("num_bytes"),
-            (None if isnan(reward) else reward for reward in plain("reward_mean")),
-            (None if isnan(reward) else reward for reward in plain("reward_std")),
-            map(columns.group_id.get, where),
-            (dict(columns.tags.get(slot, {})) for slot in where),
-        )
+    special: dict[str, Iterable[Any]] = {
+        "task_name": map(list(engine.tasks).__getitem__, columns.task[slots].tolist()),
+        "status": map(STATUSES.__getitem__, columns.status[slots].tolist()),
+        "staleness": engine.staleness(slots).tolist(),
+        "version": (None if v == NO_VERSION else v for v in columns.version[slots].tolist()),
+        "reward_mean": (None if isnan(r) else r for r in columns.reward_mean[slots].tolist()),
+        "reward_std": (None if isnan(r) else r for r in columns.reward_std[slots].tolist()),
+        "group_id": map(columns.group_id.get, where),
+        "tags": (dict(columns.tags.get(slot, {})) for slot in where),
+    }
+    values = (
+        special[name] if name in special else getattr(columns, _COLUMN.get(name, name))[slots].tolist()
+        for name in Row.__slots__
     )
+    return list(map(Row, *values))
 
 
 def parse_order(order_by: str | None) -> tuple[str, bool] | None:

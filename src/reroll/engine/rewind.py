@@ -103,7 +103,8 @@ def _undo(engine: Engine, task: Task, uses: Sequence[Use], consumed: IntArray) -
     moves.undo_use(task, slots, times)
     untrained = slots[(columns.uses[slots] == columns.pending[slots]) & (columns.trained[slots] == 1)]
     for place in range(len(PLACES)):
-        moves.unmark_trained(task, untrained[columns.place[untrained] == place], Spot(COMPLETED, place))
+        here = untrained[columns.place[untrained] == place]
+        moves.mark_trained(task, here, Spot(COMPLETED, place), undo=True)
     limit = task.settings.max_times_sampled
     if limit is not None:  # leased rows that had no use left now have one, so they are available again
         leased = slots[columns.place[slots] == LEASED]

@@ -6,23 +6,25 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from reroll.engine.ledger import Ledger, Spot
 from reroll.engine.limits import (
+    LIMITERS,
     Counters,
     Limiter,
     StalenessWindow,
     Unlimited,
     check_for_deadlock,
-    known_options,
     limiter_of,
 )
+from reroll.engine.options import known_options
 from reroll.engine.pool import Pool, VersionIndex
 from reroll.engine.rows import LEASED, NO_VERSION, OUT, PLACES, RESIDENT, UNCOMMITTED, Columns, IntArray
-from reroll.engine.selectors.ordered import Ordered
+from reroll.engine.selectors.ordered import Ordered, by_columns
 from reroll.engine.selectors.selector import SelectorSpec
-from reroll.engine.selectors.specs import Fifo, Stalest, Uniform, known_spec_options, selector_spec
+from reroll.engine.selectors.specs import SELECTORS, Fifo, Stalest, Uniform, selector_spec
 from reroll.engine.uses import Use, UseLog
 from reroll.errors import InvalidConfig, InvalidPriority, shown
 from reroll.rollout.adapters import read_number
@@ -75,7 +77,13 @@ class TaskSettings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InvalidConfig(f"{name} must be a whole number of at least 1, or None, not {value!r}")
-        self._check(self.capacity, self.remover)
+        check = partial(
+            check_for_deadlock,
+            sampler=self.sampler,
+            max_times_sampled=self.max_times_sampled,
+            limiter=self.limiter,
+        )
+        check(capacity=self.capacity, remover=self.remover)
         if self.window is None:
             return
         if self.limiter.window.min_size > self.window.least_left:
@@ -93,7 +101,7 @@ class TaskSettings:
                 "its batch; use AsyncReplayBufferConfig"
             )
         if self.remover is None:
-            self._check(self.window.largest, None)  # the window admits no more groups than this
+            check(capacity=self.window.largest, remover=None)  # the window admits no more groups than this
         if not isinstance(self.sampler, Fifo | Stalest):
             warnings.warn(
                 f"with a {self.sampler.type} sampler a group may wait longer than the staleness window allows, and "
@@ -101,15 +109,6 @@ class TaskSettings:
                 UserWarning,
                 stacklevel=2,
             )
-
-    def _check(self, capacity: int | None, remover: SelectorSpec | None) -> None:
-        check_for_deadlock(
-            capacity=capacity,
-            sampler=self.sampler,
-            remover=remover,
-            max_times_sampled=self.max_times_sampled,
-            limiter=self.limiter,
-        )
 
     @property
     def largest_sample(self) -> float:
@@ -171,7 +170,9 @@ class Task:
                 (settings.sampler if status == COMPLETED else Fifo()).build(columns, "sampler"),
                 remover.build(columns, "remover") if status == COMPLETED and remover is not None else None,
                 VersionIndex(columns) if settings.expires and status in EXPIRABLE else None,
-                _by_priority(columns) if settings.initial_priority == "max" and status == COMPLETED else None,
+                Ordered(columns, "peak", by_columns("-priority", "timestamp"))
+                if settings.initial_priority == "max" and status == COMPLETED
+                else None,
             )
             for status in range(len(STATUSES))
         ]
@@ -333,8 +334,8 @@ class Task:
         return {
             "sampler": _kind(self.settings.sampler),
             "remover": None if self.settings.remover is None else _kind(self.settings.remover),
-            "limiter": _override(self.settings.limiter, self._configured.limiter, known_options),
-            "sampler_set": _override(self.settings.sampler, self._configured.sampler, known_spec_options),
+            "limiter": _override(self.settings.limiter, self._configured.limiter),
+            "sampler_set": _override(self.settings.sampler, self._configured.sampler),
             "counters": self.counters.state(),
             "ledger": self.ledger.state(),
             "step": self.step,
@@ -347,12 +348,9 @@ class Task:
     def restore(self, state: Mapping[str, Any], uses: Mapping[int, Use]) -> None:
         """Restore a new task from `state`, after the columns. Raises InvalidConfig for other selectors."""
         self._check_selectors(state)
-        self._restore_limiter(state["limiter"])
-        saved = state["sampler_set"]
-        if saved is not None and saved["instead_of"] == known_spec_options(self._configured.sampler):
-            self.set_sampler(
-                selector_spec(saved["set"])
-            )  # unless the configuration, which is newer, has changed
+        configured = self._configured
+        self._restore_setting(state["limiter"], configured.limiter, limiter_of, self.set_limiter)
+        self._restore_setting(state["sampler_set"], configured.sampler, selector_spec, self.set_sampler)
         self.counters.restore(state["counters"])
         self.ledger.restore(state["ledger"])
         self.step = state["step"]
@@ -374,18 +372,19 @@ class Task:
         for status, (pool, pool_state) in enumerate(zip(self.pools, state["pools"], strict=True)):
             pool.restore(pool_state, spots[Spot(status, RESIDENT)])
 
-    def _restore_limiter(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the limiter that was set at run time, unless the configuration, which is newer, has changed."""
-        if state is None:
+    def _restore_setting(
+        self, saved: Any, configured: T, read: Callable[[object], T], use: Callable[[T], None]
+    ) -> None:
+        """Restore a setting that was changed at run time, unless the configuration, which is newer, has changed."""
+        if saved is None:
             return
-        configured = self._configured.limiter
-        before, now = state["instead_of"], known_options(configured)
+        before = saved["instead_of"]
         try:
-            if (before is None and now is None) or (before and limiter_of(before) == configured):
-                self.set_limiter(limiter_of(state["set"]))
+            if _known(configured) is None if before is None else read(before) == configured:
+                use(read(saved["set"]))
         except InvalidConfig as error:
             warnings.warn(
-                f"task {self.name!r} continues with {configured}, as configured: {state['set']}, which was set at run "
+                f"task {self.name!r} continues with {configured}, as configured: {saved['set']}, which was set at run "
                 f"time, does not fit the configuration any more ({error})",
                 UserWarning,
                 stacklevel=2,
@@ -413,16 +412,14 @@ def checked_priority(value: object, subject: str = "priority") -> float:
     return priority
 
 
-def _override(current: T, configured: T, options_of: Callable[[T], Any]) -> dict[str, Any] | None:
+def _override(current: object, configured: object) -> dict[str, Any] | None:
     """Return the options that were set at run time, with the configured ones; None if none were set."""
-    options = None if current == configured else options_of(current)
-    return None if options is None else {"set": options, "instead_of": options_of(configured)}
+    options = None if current == configured else _known(current)
+    return None if options is None else {"set": options, "instead_of": _known(configured)}
 
 
-def _by_priority(columns: Columns) -> Ordered:
-    return Ordered(
-        columns, "peak", lambda c, s: zip((-c.priority[s]).tolist(), c.timestamp[s].tolist(), strict=True)
-    )
+def _known(setting: object) -> dict[str, Any] | None:
+    return known_options(setting, SELECTORS if hasattr(setting, "build") else LIMITERS)
 
 
 def _kind(spec: SelectorSpec) -> str:

@@ -7,8 +7,9 @@ from os import PathLike, fspath
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from reroll.buffer.buffer import ReplayBuffer
-from reroll.engine.limits import known_options
-from reroll.engine.selectors.specs import known_spec_options
+from reroll.engine.limits import LIMITERS
+from reroll.engine.options import known_options
+from reroll.engine.selectors.specs import SELECTORS
 from reroll.errors import InvalidArgument, QueryError, shown
 from reroll.query import And, Compare, Not, OneOf, Or, Query
 from reroll.query.parse import MAX_DEPTH
@@ -74,7 +75,7 @@ def to_plain(name: str, value: Any) -> Any:
     if name in ("where", "which") and isinstance(value, Mapping | And | Or | Not | OneOf | Compare):
         return _plain_query(value)
     if name in ("rate_limiter", "sampler") and not isinstance(value, str | dict):
-        options = known_options(value) if name == "rate_limiter" else known_spec_options(value)
+        options = known_options(value, LIMITERS if name == "rate_limiter" else SELECTORS)
         if options is None:
             raise InvalidArgument(
                 f"{name} has a class of your own: {shown(value)}; configure it in the process that hosts the buffer"

@@ -10,12 +10,12 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from reroll.engine.rows import NO_VERSION, Columns, IntArray
-from reroll.engine.selectors.selector import Picks
+from reroll.engine.selectors.selector import Picks, Rng, Selector
 
 Key = tuple[Any, ...]
 OrderRole = Literal["sampler", "remover", "age", "trainable", "peak"]
 KeysOf = Callable[[Columns, IntArray], Iterable[Key]]
-"""Returns the sort keys of rows; each ends with a timestamp, which makes it unique."""
+"""Returns the sort keys of rows."""
 
 _CHUNK: Final = 512
 
@@ -39,23 +39,27 @@ class SortedChunks:
         for chunk in self._chunks:
             yield from chunk
 
-    def add(self, key: Key) -> None:
-        self._count += 1
-        index = bisect_left(self._lasts, key)
-        if index == len(self._lasts):  # larger than all, as mostly when keys are timestamps
-            if not self._chunks or len(self._chunks[-1]) >= _CHUNK:
-                self._chunks.append([key])
-                self._lasts.append(key)
-                return
-            self._chunks[-1].append(key)
-            self._lasts[-1] = key
-            return
-        chunk = self._chunks[index]
-        insort(chunk, key)
-        if len(chunk) > 2 * _CHUNK:
-            self._chunks.insert(index, chunk[:_CHUNK])
-            self._lasts.insert(index, chunk[_CHUNK - 1])
-            del chunk[:_CHUNK]
+    def add(self, keys: list[Key]) -> None:
+        """Add keys; at once if they are larger than all others, as timestamps mostly are."""
+        self._count += len(keys)
+        keys.sort()
+        inside = bisect_left(keys, self._lasts[-1]) if self._lasts else 0
+        for key in keys[:inside]:
+            index = bisect_left(self._lasts, key)
+            chunk = self._chunks[index]
+            insort(chunk, key)
+            if len(chunk) > 2 * _CHUNK:
+                self._chunks.insert(index, chunk[:_CHUNK])
+                self._lasts.insert(index, chunk[_CHUNK - 1])
+                del chunk[:_CHUNK]
+        for start in range(inside, len(keys), _CHUNK):
+            part = keys[start : start + _CHUNK]
+            if self._chunks and len(self._chunks[-1]) < _CHUNK:
+                self._chunks[-1] += part
+                self._lasts[-1] = part[-1]
+            else:
+                self._chunks.append(part)
+                self._lasts.append(part[-1])
 
     def remove(self, key: Key) -> None:
         index = bisect_left(self._lasts, key)
@@ -96,10 +100,14 @@ class SortedChunks:
         return result
 
 
-class Ordered:
-    """Rows by sort key. add, remove, touch: O(log n) a row; pick: O(picked)."""
+class Ordered(Selector):
+    """Rows by sort key. add, remove, touch: O(log n) a row; pick: O(picked).
 
-    def __init__(self, columns: Columns, role: OrderRole, keys_of: KeysOf) -> None:
+    With `is_fixed`, the keys of rows never change, and touch is O(1).
+    """
+
+    def __init__(self, columns: Columns, role: OrderRole, keys_of: KeysOf, *, is_fixed: bool = False) -> None:
+        self._is_fixed = is_fixed
         self._columns = columns
         self._keys_of = keys_of
         self._order = SortedChunks()  # of (*key, slot)
@@ -112,20 +120,16 @@ class Ordered:
         """Iterate over (*key, slot) in order."""
         return iter(self._order)
 
-    def first(self) -> int:
-        """Return the first row; there is one. O(1)."""
-        slot: int = next(iter(self._order))[-1]
-        return slot
-
     def add(self, slots: IntArray) -> None:
         keys, rows = self._keys, slots.tolist()
         if not rows:
             return
         if (missing := max(rows) + 1 - len(keys)) > 0:
             keys.extend([None] * missing)
-        for slot, key in zip(rows, self._keys_of(self._columns, slots), strict=True):
-            keys[slot] = unique = (*key, slot)
-            self._order.add(unique)
+        new = [(*key, slot) for slot, key in zip(rows, self._keys_of(self._columns, slots), strict=True)]
+        for unique in new:
+            keys[unique[-1]] = unique
+        self._order.add(new)
 
     def remove(self, slots: IntArray) -> None:
         removed: list[Key] = []
@@ -135,37 +139,21 @@ class Ordered:
         self._order.remove_all(removed)
 
     def touch(self, slots: IntArray) -> None:
-        if not len(slots):
+        if self._is_fixed or not len(slots):
             return
         rows = zip(slots.tolist(), self._keys_of(self._columns, slots), strict=True)
         moved = np.array([slot for slot, key in rows if self._keys[slot][:-1] != key], np.int64)
         self.remove(moved)
         self.add(moved)
 
-    def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
-        return len(self) >= n
-
-    def pick(
-        self,
-        n: int,
-        rng: np.random.Generator,  # noqa: ARG002
-        *,
-        step: int | None = None,  # noqa: ARG002
-        replace: bool = False,  # noqa: ARG002
-    ) -> Picks:
-        return Picks.certain(_slots(self._order.first(n)))
+    def pick(self, n: int, rng: Rng, *, step: int | None = None, replace: bool = False) -> Picks:  # noqa: ARG002
+        return Picks.even(_slots(self._order.first(n)))
 
     def slots(self) -> IntArray:
         return _slots(self._order)
 
-    def state(self) -> Mapping[str, Any]:
-        return {}
 
-    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:  # noqa: ARG002
-        self.add(slots)
-
-
-class ByStaleness:
+class ByStaleness(Selector):
     """Rows by staleness: the largest first (`sign` -1, Stalest) or the smallest (`sign` 1, Freshest), then the oldest.
 
     The staleness of rows with versions follows from the training step, so a new step changes no order among them. They
@@ -176,39 +164,27 @@ class ByStaleness:
         self._columns = columns
         self._sign = sign
         # The smallest version is the stalest, hence the opposite sign.
-        self._by_version = Ordered(columns, role, lambda c, s: _zip(-sign * c.version[s], c.timestamp[s]))
-        self._by_value = Ordered(columns, role, lambda c, s: _zip(sign * c.staleness[s], c.timestamp[s]))
+        by_version, by_value = ("-version", "staleness") if sign > 0 else ("version", "-staleness")
+        self._by_version = Ordered(columns, role, by_columns(by_version, "timestamp"))
+        self._by_value = Ordered(columns, role, by_columns(by_value, "timestamp"))
         self._has_step = False  # before the first training step, all rows keep their declared staleness
 
     def __len__(self) -> int:
         return len(self._by_version) + len(self._by_value)
 
     def add(self, slots: IntArray) -> None:
-        with_version, others = self._split(slots)
-        self._by_version.add(with_version)
-        self._by_value.add(others)
+        for order, part in self._split(slots):
+            order.add(part)
 
     def remove(self, slots: IntArray) -> None:
-        with_version, others = self._split(slots)
-        self._by_version.remove(with_version)
-        self._by_value.remove(others)
+        for order, part in self._split(slots):
+            order.remove(part)
 
     def touch(self, slots: IntArray) -> None:
-        with_version, others = self._split(slots)
-        self._by_version.touch(with_version)
-        self._by_value.touch(others)
+        for order, part in self._split(slots):
+            order.touch(part)
 
-    def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
-        return len(self) >= n
-
-    def pick(
-        self,
-        n: int,
-        rng: np.random.Generator,
-        *,
-        step: int | None = None,
-        replace: bool = False,  # noqa: ARG002
-    ) -> Picks:
+    def pick(self, n: int, rng: Rng, *, step: int | None = None, replace: bool = False) -> Picks:  # noqa: ARG002
         if step is not None and not self._has_step:  # once: order rows that have versions by version. O(rows)
             slots = self._by_value.slots()
             self._by_value.remove(slots)
@@ -220,7 +196,7 @@ class ByStaleness:
             return self._by_value.pick(n, rng)
         shift = self._sign * ((step or 0) - 1)  # from a signed version to a signed staleness
         derived = ((key + shift, *rest) for key, *rest in self._by_version)
-        return Picks.certain(_slots(islice(merge(derived, self._by_value), n)))
+        return Picks.even(_slots(islice(merge(derived, self._by_value), n)))
 
     def slots(self) -> IntArray:
         return np.concatenate((self._by_version.slots(), self._by_value.slots()))
@@ -232,18 +208,28 @@ class ByStaleness:
         self._has_step = bool(state["has_step"])
         self.add(slots)
 
-    def _split(self, slots: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the rows that are kept by version, and the others."""
+    def _split(self, slots: IntArray) -> list[tuple[Ordered, IntArray]]:
+        """Return the order of each row, with its rows."""
         if not self._has_step:
-            return slots[:0], slots
+            return [(self._by_value, slots)]
         has_version = self._columns.version[slots] != NO_VERSION
         if has_version.all():
-            return slots, slots[:0]
-        return slots[has_version], slots[~has_version]
+            return [(self._by_version, slots)]
+        return [(self._by_version, slots[has_version]), (self._by_value, slots[~has_version])]
 
 
-def _zip(*columns: Any) -> Iterable[Key]:
-    return zip(*(column.tolist() for column in columns), strict=True)
+def by_columns(*names: str) -> KeysOf:
+    """Return the function that makes sort keys of these columns; of "-name", the largest value comes first."""
+    signed = [(name.removeprefix("-"), name.startswith("-")) for name in names]
+
+    def keys(columns: Columns, slots: IntArray) -> Iterable[Key]:
+        values = [
+            (-getattr(columns, name)[slots] if negated else getattr(columns, name)[slots]).tolist()
+            for name, negated in signed
+        ]
+        return zip(*values, strict=True)
+
+    return keys
 
 
 def _slots(keys: Iterable[Any]) -> IntArray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from reroll.engine.rows import NO_ROWS, NO_VERSION, BoolArray, Columns, FloatArray, IntArray
 from reroll.engine.selectors.random import DenseSet
-from reroll.engine.selectors.selector import Picks, Role
+from reroll.engine.selectors.selector import Picks, Rng, Role, Selector
 from reroll.engine.selectors.tree import weight_tree
 
 # Together these keep the sum of a billion weights finite, and every weight a normal number.
@@ -32,75 +32,53 @@ class WeightedSet:
     """Rows with positive weights. set, remove, draw: O(log n) a row; about 32 bytes a row."""
 
     def __init__(self, columns: Columns, role: Role) -> None:
-        self._rows = DenseSet(columns, role)
-        self._tree = weight_tree()
+        self.rows = DenseSet(columns, role)
+        self.tree = weight_tree()  # by position in `rows`
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     @property
     def total(self) -> float:
-        return self._tree.total
-
-    def holds(self, slots: IntArray) -> BoolArray:
-        return self._rows.holds(slots)
+        return self.tree.total
 
     def add(self, slots: IntArray, weights: FloatArray) -> None:
         if len(slots):
-            self._tree.set(self._rows.add(slots), weights)
+            self.tree.set(self.rows.add(slots), weights)
 
     def set(self, slots: IntArray, weights: FloatArray) -> None:
-        if not len(slots):
-            return
-        positions = self._rows.positions(slots)
+        positions = self.rows.positions(slots)
         # Without reuse decay a use changes no weight.
-        if np.count_nonzero(self._tree.get(positions) != weights):
-            self._tree.set(positions, weights)
+        if np.count_nonzero(self.tree.get(positions) != weights):
+            self.tree.set(positions, weights)
 
     def remove(self, slots: IntArray) -> None:
-        if len(slots) == 1:
-            hole, end = self._rows.remove_one(slots.item())
-            last = np.array([end])
-            if hole == end:
-                self._tree.set(last, np.zeros(1))
-            else:
-                self._tree.set(np.array([hole, end]), np.array([self._tree.get(last).item(), 0.0]))
+        if len(slots) == 1:  # where the row was the last one, the second weight overwrites the first
+            hole, end = self.rows.remove_one(slots.item())
+            self.tree.set(np.array([hole, end]), np.array([self.tree.get(np.array([end])).item(), 0.0]))
         elif len(slots):
-            filled = self._rows.remove(slots)
-            empty = np.arange(filled.end, filled.end + len(slots))
-            self._tree.set(
-                np.concatenate((filled.holes, empty)),
-                np.concatenate((self._tree.get(filled.sources), np.zeros(len(slots)))),
-            )
+            sources, holes = self.rows.remove(slots)
+            empty = np.arange(len(self), len(self) + len(slots))
+            weights = np.concatenate((self.tree.get(sources), np.zeros(len(slots))))
+            self.tree.set(np.concatenate((holes, empty)), weights)
 
-    def draw(self, n: int, rng: np.random.Generator, *, replace: bool) -> tuple[IntArray, FloatArray]:
+    def draw(self, n: int, rng: Rng, *, replace: bool) -> tuple[IntArray, FloatArray]:
         """Draw n rows, distinct unless `replace`; return their slots and weights."""
         if n == 0 or not len(self):
             return NO_ROWS, NO_ROWS.astype(float)
-        positions = self._tree.draw(rng.random(n)) if replace else self._tree.draw_distinct(n, rng)
-        return self._rows.at(positions), self._tree.get(positions)
+        positions = self.tree.draw(rng.random(n)) if replace else self.tree.draw_distinct(n, rng)
+        return self.rows.at(positions), self.tree.get(positions)
 
     def rest(self, slots: IntArray) -> float:
         """Return the sum of all weights but these."""
-        weights = self._tree.get(self._rows.positions(slots))
+        weights = self.tree.get(self.rows.positions(slots))
         self.set(slots, np.zeros(len(slots)))
         rest = self.total
         self.set(slots, weights)
         return rest
 
-    def all(self) -> IntArray:
-        return self._rows.all()
 
-    @property
-    def capacity(self) -> int:
-        """The rows that fit without growing; the last bits of sums depend on it."""
-        return self._tree.capacity
-
-    def reserve(self, capacity: int) -> None:
-        self._tree.reserve(capacity)
-
-
-class PrioritizedSelector:
+class PrioritizedSelector(Selector):
     """add, remove, touch, pick: O(log n) a row, whatever the weights; rescaling: O(n), every 256 half-lives."""
 
     by_chance = True  # may draw a row more than once with `replace`
@@ -142,8 +120,9 @@ class PrioritizedSelector:
         if len(self) == len(self._lasting):
             self._lasting.remove(slots)
             return
-        for part in (self._ageing, self._lasting, self._zero):
-            part.remove(slots[part.holds(slots)])
+        for part in (self._ageing, self._lasting):
+            part.remove(slots[part.rows.holds(slots)])
+        self._zero.remove(slots[self._zero.holds(slots)])
 
     def touch(self, slots: IntArray) -> None:
         weights, ageing = self._weigh(slots)
@@ -153,24 +132,18 @@ class PrioritizedSelector:
             return
         done = np.zeros(len(slots), np.bool_)
         for part, belongs in ((self._ageing, positive & ageing), (self._lasting, positive & ~ageing)):
-            stays = belongs & part.holds(slots)
+            stays = belongs & part.rows.holds(slots)
             part.set(slots[stays], weights[stays])
             done |= stays
         if not done.all():  # the weight became zero, or is no longer zero
             self.remove(slots[~done])
             self.add(slots[~done])
 
-    def can_pick(self, n: int, rng: np.random.Generator) -> bool:  # noqa: ARG002
-        return len(self) >= n
-
-    def pick(
-        self, n: int, rng: np.random.Generator, *, step: int | None = None, replace: bool = False
-    ) -> Picks:
+    def pick(self, n: int, rng: Rng, *, step: int | None = None, replace: bool = False) -> Picks:
         size = len(self)
-        positive = len(self._ageing) + len(self._lasting)
+        positive = size - len(self._zero)
         if positive == 0:
-            slots = self._zero.draw(n if replace else min(n, size), rng, replace=replace)
-            return Picks(slots, np.full(len(slots), 1 / max(size, 1)), np.zeros(len(slots)))
+            return Picks.even(self._zero.draw(n, rng, replace=replace), size)
         wanted = n if replace else min(n, positive)
         slots, probability = self._draw(wanted, rng, step, replace)
         # A probability that underflowed to zero counts as the smallest number: its logarithm would be infinite.
@@ -178,7 +151,7 @@ class PrioritizedSelector:
         picks = Picks(slots, probability, -self._beta * logs)
         if wanted == n:
             return picks
-        zero = self._zero.draw(min(n - wanted, len(self._zero)), rng)
+        zero = self._zero.draw(n - wanted, rng)
         return Picks.joined([picks, Picks(zero, np.zeros(len(zero)), np.full(len(zero), np.nan))])
 
     def tune(self, spec: Any) -> bool:
@@ -196,21 +169,22 @@ class PrioritizedSelector:
         return self._lasting.total + (self._ageing.total * float(np.exp2(age)) if len(self._ageing) else 0.0)
 
     def slots(self) -> IntArray:
-        return np.concatenate((self._ageing.all(), self._lasting.all(), self._zero.all()))
+        return np.concatenate((self._ageing.rows.all(), self._lasting.rows.all(), self._zero.all()))
 
     def state(self) -> Mapping[str, Any]:
         return {
             "reference": self._reference,
             "newest": self._newest,
-            "ageing_capacity": self._ageing.capacity,
-            "lasting_capacity": self._lasting.capacity,
+            # The last bits of sums depend on the capacities.
+            "ageing_capacity": self._ageing.tree.capacity,
+            "lasting_capacity": self._lasting.tree.capacity,
         }
 
     def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
         self._reference = None if state["reference"] is None else int(state["reference"])
         self._newest = int(state["newest"])
-        self._ageing.reserve(int(state["ageing_capacity"]))
-        self._lasting.reserve(int(state["lasting_capacity"]))
+        self._ageing.tree.reserve(int(state["ageing_capacity"]))
+        self._lasting.tree.reserve(int(state["lasting_capacity"]))
         self.add(self._zero.in_order(slots))
 
     def _weigh(self, slots: IntArray) -> tuple[FloatArray, BoolArray]:
@@ -241,56 +215,43 @@ class PrioritizedSelector:
         if self._reference is None:
             self._reference = newest
         elif newest - self._reference > _LARGEST_EXPONENT * (self._half_life or 1):
-            rows = self._ageing.all()
+            rows = self._ageing.rows.all()
             self._ageing.remove(rows)
             self._reference = newest
             self.add(rows)
 
-    def _draw(
-        self, n: int, rng: np.random.Generator, step: int | None, replace: bool
-    ) -> tuple[IntArray, FloatArray]:
-        """Draw n rows of positive weight; return them and their probabilities."""
-        for part, other in ((self._lasting, self._ageing), (self._ageing, self._lasting)):
-            if not len(other):
-                slots, weights = part.draw(n, rng, replace=replace)
-                return slots, weights / part.total
-        return self._draw_from_both(n, rng, step, replace)
-
-    def _draw_from_both(
-        self, n: int, rng: np.random.Generator, step: int | None, replace: bool
-    ) -> tuple[IntArray, FloatArray]:
-        """Draw from both trees as if they were one.
+    def _draw(self, n: int, rng: Rng, step: int | None, replace: bool) -> tuple[IntArray, FloatArray]:
+        """Draw n rows of positive weight from both trees as if they were one; return them and their probabilities.
 
         Rows of each tree come in the order of draws from it alone; for each turn, the remaining weights choose the tree.
         """
-        now = self._newest if step is None else step - 1
         parts = (self._ageing, self._lasting)
+        if not (len(parts[0]) and len(parts[1])):
+            part = max(parts, key=len)
+            slots, weights = part.draw(n, rng, replace=replace)
+            return slots, weights / part.total
+        now = self._newest if step is None else step - 1
         age = ((self._reference or 0) - now) / (self._half_life or 1)
         # The smaller factor is below one and may underflow to zero; the larger never overflows.
         factors = (np.exp2(min(age, 0.0)), np.exp2(min(-age, 0.0)))
-        total = sum(part.total * factor for part, factor in zip(parts, factors, strict=True))
-        drawn, weights = [], []
-        for part, factor in zip(parts, factors, strict=True):
-            slots, own = part.draw(n if replace else min(n, len(part)), rng, replace=replace)
-            drawn.append(slots)
-            weights.append(own * factor)
-        if replace:
-            left = [np.full(n + 1, part.total * factor) for part, factor in zip(parts, factors, strict=True)]
-        else:  # the remaining weight after each draw: sums, because differences would lose small weights
-            left = [
-                np.cumsum(np.append(part.rest(slots) * factor, own[::-1]))[::-1]
-                for part, slots, own, factor in zip(parts, drawn, weights, factors, strict=True)
-            ]
-        taken = [0, 0]
-        slots = np.empty(n, np.int64)
-        probability = np.empty(n)
-        for turn, chance in enumerate(rng.random(n).tolist()):
+        totals = [part.total * factor for part, factor in zip(parts, factors, strict=True)]
+        drawn, own, left = [], [], []
+        for part, factor, total in zip(parts, factors, totals, strict=True):
+            slots, weights = part.draw(n if replace else min(n, len(part)), rng, replace=replace)
+            drawn.append(slots.tolist())
+            own.append((weights * factor).tolist())
+            if replace:
+                left.append(np.full(n + 1, total))
+            else:  # the remaining weight after each draw: sums, because differences would lose small weights
+                left.append(np.cumsum(np.append(part.rest(slots) * factor, own[-1][::-1]))[::-1])
+        taken, picked, chances = [0, 0], [], []
+        for turn in rng.random(n).tolist():
             rests = [float(left[which][taken[which]]) for which in (0, 1)]
-            which = 0 if chance * (rests[0] + rests[1]) < rests[0] else 1
+            which = 0 if turn * (rests[0] + rests[1]) < rests[0] else 1
             if taken[which] == len(drawn[which]):  # rounding may leave a rest where no row is left
                 which = 1 - which
-            place = taken[which]
-            slots[turn] = drawn[which][place]
-            probability[turn] = weights[which][place] / total if total > 0 else 1 / n
+            picked.append(drawn[which][taken[which]])
+            chances.append(own[which][taken[which]])
             taken[which] += 1
-        return slots, probability
+        total = sum(totals)
+        return np.array(picked, np.int64), np.array(chances) / total if total > 0 else np.full(n, 1 / n)

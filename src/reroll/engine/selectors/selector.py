@@ -13,6 +13,7 @@ import numpy as np
 from reroll.engine.rows import Columns, FloatArray, IntArray
 
 Role = Literal["sampler", "remover"]
+Rng = np.random.Generator
 
 
 class Picks(NamedTuple):
@@ -38,10 +39,10 @@ class Picks(NamedTuple):
         return weights
 
     @classmethod
-    def certain(cls, slots: IntArray) -> "Picks":
-        """Return picks without chance."""
+    def even(cls, slots: IntArray, rows: int = 1) -> "Picks":
+        """Return picks that were equally probable among `rows`; by default, picks without chance."""
         zeros = np.zeros(len(slots))
-        return cls(slots, zeros + 1.0, zeros)
+        return cls(slots, zeros + 1 / max(rows, 1), zeros)
 
     @classmethod
     def joined(cls, parts: "list[Picks]") -> "Picks":
@@ -64,12 +65,11 @@ class Selector(Protocol):
     def touch(self, slots: IntArray) -> None:
         """Update rows whose `priority`, `touched`, `uses` or `staleness` changed."""
 
-    def can_pick(self, n: int, rng: np.random.Generator) -> bool:
+    def can_pick(self, n: int, rng: Rng) -> bool:  # noqa: ARG002
         """Return whether `pick(n, ...)` gives n rows now."""
+        return len(self) >= n
 
-    def pick(
-        self, n: int, rng: np.random.Generator, *, step: int | None = None, replace: bool = False
-    ) -> Picks:
+    def pick(self, n: int, rng: Rng, *, step: int | None = None, replace: bool = False) -> Picks:
         """Pick n distinct rows (all, if there are fewer) without removing them.
 
         `step` is the training step of the task (None before the first). With `replace`, selectors that draw by chance
@@ -81,9 +81,11 @@ class Selector(Protocol):
 
     def state(self) -> Mapping[str, Any]:
         """Return what later picks depend on besides the columns of the rows, as few plain values."""
+        return {}
 
-    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:
+    def restore(self, state: Mapping[str, Any], slots: IntArray) -> None:  # noqa: ARG002
         """Restore an empty selector from `state`; `slots` are its rows, whose columns are restored."""
+        self.add(slots)
 
 
 @runtime_checkable

@@ -1,38 +1,84 @@
 """The specifications of selectors that users write, and their names in configuration files."""
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
+from reroll.engine.options import from_options, set_number
 from reroll.engine.rows import Columns, IntArray
-from reroll.engine.selectors.ordered import ByStaleness, Key, Ordered
+from reroll.engine.selectors.ordered import ByStaleness, Key, Ordered, by_columns
 from reroll.engine.selectors.prioritized import PrioritizedSelector
 from reroll.engine.selectors.random import MixtureSelector, UniformSelector
 from reroll.engine.selectors.selector import Role, Selector, SelectorSpec
 from reroll.errors import InvalidConfig, shown
 
 
+class _Sorted:
+    """Rows in the order of some columns; of "-name", the largest value comes first."""
+
+    __slots__ = ()
+    columns: ClassVar[tuple[str, ...]]
+
+    def build(self, columns: Columns, role: Role) -> Selector:
+        is_fixed = self.columns[0].endswith("timestamp")
+        return Ordered(columns, role, by_columns(*self.columns), is_fixed=is_fixed)
+
+
 @dataclass(frozen=True, slots=True)
-class Fifo:
+class Fifo(_Sorted):
     """The oldest group first."""
 
     type: ClassVar[str] = "fifo"
-
-    def build(self, columns: Columns, role: Role) -> Selector:
-        return Ordered(columns, role, lambda c, s: zip(c.timestamp[s].tolist(), strict=True))
+    columns: ClassVar[tuple[str, ...]] = ("timestamp",)
 
 
 @dataclass(frozen=True, slots=True)
-class Lifo:
+class Lifo(_Sorted):
     """The newest group first."""
 
     type: ClassVar[str] = "lifo"
+    columns: ClassVar[tuple[str, ...]] = ("-timestamp",)
+
+
+@dataclass(frozen=True, slots=True)
+class MinHeap(_Sorted):
+    """The lowest priority first; of equal ones the least recently inserted or updated."""
+
+    type: ClassVar[str] = "min_heap"
+    columns: ClassVar[tuple[str, ...]] = ("priority", "touched")
+
+
+@dataclass(frozen=True, slots=True)
+class MaxHeap(_Sorted):
+    """The highest priority first; of equal ones the least recently inserted or updated."""
+
+    type: ClassVar[str] = "max_heap"
+    columns: ClassVar[tuple[str, ...]] = ("-priority", "touched")
+
+
+@dataclass(frozen=True, slots=True)
+class LeastUsed(_Sorted):
+    """The least sampled group first, then the oldest.
+
+    Args:
+        shuffle: among groups that were sampled equally often, a random order instead of the oldest first, and another
+            order for each number of uses: epochs without repetition. The seed of the buffer decides the orders.
+
+    """
+
+    type: ClassVar[str] = "least_used"
+    columns: ClassVar[tuple[str, ...]] = ("uses", "timestamp")
+    shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shuffle, bool):
+            raise InvalidConfig(f"LeastUsed: shuffle must be True or False, not {self.shuffle!r}")
 
     def build(self, columns: Columns, role: Role) -> Selector:
-        return Ordered(columns, role, lambda c, s: zip((-c.timestamp[s]).tolist(), strict=True))
+        keys = _by_uses_shuffled if self.shuffle else by_columns(*self.columns)
+        return Ordered(columns, role, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +110,10 @@ class Prioritized:
     reuse_decay: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("Prioritized", "alpha", self.alpha, at_least=0)
-        _check("Prioritized", "beta", self.beta, at_least=0)
+        for name in ("alpha", "beta", "reuse_decay"):
+            set_number(self, name)
         if self.half_life is not None:
-            _check("Prioritized", "half_life", self.half_life, above=0)
-        _check("Prioritized", "reuse_decay", self.reuse_decay, at_least=0)
+            set_number(self, "half_life", above=0)
 
     def build(self, columns: Columns, role: Role) -> Selector:
         return PrioritizedSelector(
@@ -78,55 +123,6 @@ class Prioritized:
             beta=self.beta,
             half_life=self.half_life,
             reuse_decay=self.reuse_decay,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MinHeap:
-    """The lowest priority first; of equal ones the least recently inserted or updated."""
-
-    type: ClassVar[str] = "min_heap"
-
-    def build(self, columns: Columns, role: Role) -> Selector:
-        return Ordered(
-            columns, role, lambda c, s: zip(c.priority[s].tolist(), c.touched[s].tolist(), strict=True)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MaxHeap:
-    """The highest priority first; of equal ones the least recently inserted or updated."""
-
-    type: ClassVar[str] = "max_heap"
-
-    def build(self, columns: Columns, role: Role) -> Selector:
-        return Ordered(
-            columns, role, lambda c, s: zip((-c.priority[s]).tolist(), c.touched[s].tolist(), strict=True)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LeastUsed:
-    """The least sampled group first, then the oldest.
-
-    Args:
-        shuffle: among groups that were sampled equally often, a random order instead of the oldest first, and another
-            order for each number of uses: epochs without repetition. The seed of the buffer decides the orders.
-
-    """
-
-    type: ClassVar[str] = "least_used"
-    shuffle: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.shuffle, bool):
-            raise InvalidConfig(f"LeastUsed: shuffle must be True or False, not {self.shuffle!r}")
-
-    def build(self, columns: Columns, role: Role) -> Selector:
-        if self.shuffle:
-            return Ordered(columns, role, _by_uses_shuffled)
-        return Ordered(
-            columns, role, lambda c, s: zip(c.uses[s].tolist(), c.timestamp[s].tolist(), strict=True)
         )
 
 
@@ -167,7 +163,7 @@ class Mixture:
     fresh: SelectorSpec = field(default_factory=Fifo)
 
     def __post_init__(self) -> None:
-        _check("Mixture", "fresh_share", self.fresh_share, at_least=0)
+        set_number(self, "fresh_share")
         if self.fresh_share > 1:
             raise InvalidConfig(f"Mixture: fresh_share must be from 0 to 1, not {self.fresh_share}")
         for name in ("replay", "fresh"):
@@ -190,44 +186,13 @@ def selector_spec(value: object) -> SelectorSpec:
 
     Raises InvalidConfig with the known names.
     """
-    if isinstance(value, str):
-        value = {"type": value}
-    if isinstance(value, dict):
-        options = dict(value)
-        name = options.pop("type", None)
-        if not isinstance(name, str) or name not in SELECTORS:
-            raise InvalidConfig(f"{shown(name)} is not a selector; use one of {', '.join(SELECTORS)}")
-        known = {option.name for option in fields(SELECTORS[name])}
-        if unknown := sorted(map(str, set(options) - known)):
-            raise InvalidConfig(
-                f"{name} has no option {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}"
-            )
-        try:
-            spec: SelectorSpec = SELECTORS[name](**options)
-        except TypeError as error:
-            raise InvalidConfig(f"{name}: {error}") from None
-        return spec
-    if not isinstance(value, type) and callable(getattr(value, "build", None)) and hasattr(value, "type"):
-        return value  # type: ignore[return-value]  # users may write their own
-    raise InvalidConfig(
-        f"{shown(value)} is not a selector; use one such as Fifo() or its name: {', '.join(SELECTORS)}"
-    )
-
-
-def spec_options(spec: SelectorSpec) -> dict[str, Any]:
-    """Return the mapping that `selector_spec` reads back."""
-    options: dict[str, Any] = {"type": spec.type}
-    for option in fields(spec):  # type: ignore[arg-type]
-        value = getattr(spec, option.name)
-        options[option.name] = spec_options(value) if hasattr(value, "build") else value
-    return options
-
-
-def known_spec_options(spec: SelectorSpec) -> dict[str, Any] | None:
-    """Return `spec_options` of a selector of this library; None for one of a user's own class."""
-    parts = [part for name in ("fresh", "replay") if (part := getattr(spec, name, None)) is not None]
-    known = all(type(part) is SELECTORS.get(getattr(part, "type", "")) for part in (spec, *parts))
-    return spec_options(spec) if known else None
+    spec = from_options(value, SELECTORS, "selector")
+    if isinstance(spec, type) or not callable(getattr(spec, "build", None)) or not hasattr(spec, "type"):
+        raise InvalidConfig(
+            f"{shown(value)} is not a selector; use one such as Fifo() or its name: {', '.join(SELECTORS)}"
+        )
+    found: SelectorSpec = spec  # users may write their own
+    return found
 
 
 def _by_uses_shuffled(columns: Columns, slots: IntArray) -> Iterable[Key]:
@@ -239,17 +204,3 @@ def _by_uses_shuffled(columns: Columns, slots: IntArray) -> Iterable[Key]:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     mixed ^= mixed >> np.uint64(31)
     return zip(uses.tolist(), mixed.tolist(), columns.timestamp[slots].tolist(), strict=True)
-
-
-def _check(
-    owner: str, name: str, value: object, *, at_least: float | None = None, above: float | None = None
-) -> None:
-    limit = f"at least {at_least}" if at_least is not None else f"above {above}"
-    if (
-        isinstance(value, bool | np.bool_)
-        or not isinstance(value, int | float | np.integer | np.floating)
-        or not math.isfinite(value)
-        or (at_least is not None and value < at_least)
-        or (above is not None and value <= above)
-    ):
-        raise InvalidConfig(f"{owner}: {name} must be a number {limit}, not {value!r}")
