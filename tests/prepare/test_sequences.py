@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepare.batches import group_of, rollout, sampled, samples
-from reroll import DictRollout, InvalidArgument
+from reroll import DictRollout, InvalidArgument, Rollout, RolloutGroup
 from reroll.prepare import advantages_of, pack, sequences_of
 
 
@@ -202,3 +202,35 @@ def test_a_response_that_is_missing():
     table = sequences_of([[Foreign(None, None), Foreign([1], None)]])
     assert table.length.tolist() == [0, 1]
     assert pack(table, 4).num_sequences == 2
+
+
+def test_groups_of_columns_give_the_table_of_their_rollouts():
+    groups = [
+        [
+            Rollout(
+                prompt_ids=[1, 2][: 2 - place % 2],
+                response_ids=list(range(3, 3 + size)),
+                logprobs=None if number == 2 and place else [-0.5] * size,
+                response_mask=[1, 0, 1, 1][:size] if number == 1 else None,
+                response_model_steps=[4] * size if number else [3, 4, 4, 4][:size],
+                reward=float(place),
+                finish_reason="length" if size > 3 else "stop",
+                group_id=f"prompt {number}",
+                columns={"values": np.arange(size, dtype=np.float32)} if size else None,
+            )
+            for place, size in enumerate([2, 4, 0, 3])
+        ]
+        for number in range(3)
+    ]
+    packed = [RolloutGroup.of(group) for group in groups]
+    options = {"mask_truncated": True, "train_step": 6, "token_stale_threshold": 2}
+    ours, theirs = (pack(sequences_of(given, **options), 8) for given in (packed, groups))
+    assert ours.arrays().keys() == theirs.arrays().keys()
+    for name, array in theirs.arrays().items():
+        np.testing.assert_array_equal(ours.arrays()[name], array, err_msg=name)
+    tables = [sequences_of(given) for given in (packed, groups, [packed[0], *groups[1:]])]
+    for table in tables:
+        assert table.prompt_ids == tables[1].prompt_ids
+        assert table.finish_reasons == tables[1].finish_reasons
+        assert list(map(list, table.versions)) == list(map(list, tables[1].versions))
+        assert table.reward.tolist() == tables[1].reward.tolist()

@@ -3,6 +3,7 @@
 rows         the metadata of each group: one row in growable numpy columns
 selectors/   the order, or the probabilities, in which rows leave: samplers and removers
 pool         the resident rows of one task and status, in the orders of its selectors
+options      selectors and limiters in configuration files, and the checks of their values
 limits       rate limiters, staleness window, deadlock check
 ledger       the counts of rows by status and place, and of exits
 task         settings, pools, limiter counters, ledger and training step of a task

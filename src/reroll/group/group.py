@@ -856,12 +856,23 @@ class RolloutGroup(Sequence[Rollout]):
             is_fixed = not self._objects and not any(type(value) in (list, dict) for value in held)
             if not is_fixed:  # rollouts may change these values, and other groups share the head
                 head = self._head = Head.read(self._data)
-            states = list(zip(*self._slots(head), strict=True))
+            states = list(zip(*self._slots(head).values(), strict=True))
             self._rollouts = list(map(Rollout.from_state, states))
             self._states = states if is_fixed else None
         return self._rollouts
 
-    def _slots(self, head: Head) -> Iterable[Sequence[Any]]:
+    def values(self, names: Iterable[str]) -> list[Sequence[Any]]:
+        """Return fields of `Rollout` by name, each with one value per member, without making rollouts.
+
+        Cost: O(members); token arrays are views.
+        """
+        slots = [_SLOT_OF[name] for name in names]
+        if self._rollouts is not None:
+            return [[getattr(rollout, slot) for rollout in self._rollouts] for slot in slots]
+        found = self._slots(self._read())
+        return [found[slot] for slot in slots]
+
+    def _slots(self, head: Head) -> dict[str, Sequence[Any]]:
         """Return the values of all members, by slot of Rollout."""
         lengths, flags, meta, count, body = head.lengths, head.flags, head.meta, len(head.lengths), self._body
         slots: dict[str, Sequence[Any]] = dict.fromkeys(STATE_SLOTS, (None,) * count)
@@ -905,7 +916,7 @@ class RolloutGroup(Sequence[Rollout]):
                     member[column.name] = part
         if any(further):
             slots["_columns"] = [member or None for member in further]
-        return slots.values()
+        return slots
 
     def __len__(self) -> int:
         return len(self._rollouts) if self._rollouts is not None else len(self._read().lengths)

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from reroll.errors import InvalidArgument
+from reroll.group.group import RolloutGroup
 from reroll.rollout import read_score
 from reroll.rollout.summary import mean_and_std
 
@@ -59,6 +60,8 @@ def scores_of(group: Group) -> list[float | None]:
 
 def prompt_id_of(group: Group) -> Any:
     """Return the `group_id` of the first member that has one."""
+    if isinstance(group, RolloutGroup):
+        return group.group_id
     return next(
         (found for rollout in group if (found := getattr(rollout, "group_id", None)) is not None), None
     )

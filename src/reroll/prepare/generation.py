@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from reroll.prepare.filters import Group, Verdict, prompt_id_of, scores_of
-from reroll.prepare.sequences import read_tokens
+from reroll.prepare.sequences import read_members
 
 
 class Response(NamedTuple):
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     @classmethod
     def of(cls, group: Group, verdict: Verdict) -> Self:
         """Return the numbers of a group. Raises InvalidArgument, which names the prompt."""
-        tokens = read_tokens(group, [prompt_id_of(group)] * len(group))
+        tokens = read_members([group], [prompt_id_of(group)] * len(group)).tokens
         lengths = [[len(ids) for ids in column] for column in (tokens.prompts, tokens.responses)]
         responses = map(Response, *lengths, scores_of(group), tokens.finish_reasons)
         extra = getattr(group[0], "extra_fields", None) if len(group) else None

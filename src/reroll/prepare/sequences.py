@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reroll.errors import InvalidArgument
+from reroll.group.group import RolloutGroup
 from reroll.prepare.advantages import Method, advantages_by_group, priority_of
 from reroll.prepare.array_pool import Column
 from reroll.prepare.filters import prompt_id_of, scores_of
@@ -27,10 +28,12 @@ IntColumn = npt.NDArray[np.int64]
 FloatColumn = npt.NDArray[np.float64]
 BoolColumn = npt.NDArray[np.bool_]
 
-# Read together and past the properties: a batch has thousands of rollouts.
-_read_own = attrgetter(
-    *("_prompt_ids", "_response_ids", "_logprobs", "_response_mask", "_response_model_steps", "finish_reason")
+_OWN: Final = (
+    *("prompt_ids", "response_ids", "logprobs", "response_mask", "response_model_steps", "finish_reason"),
+    *("reward", "columns", "routed_experts"),
 )
+# Read together: a batch has thousands of rollouts.
+_read_own = attrgetter(*_OWN)
 _NO_TOKENS: Final[Ids] = np.empty(0, np.int32)
 
 
@@ -187,14 +190,15 @@ def sequences_of(
     groups = [sample.group for sample in drawn]
     infos = [sample.info for sample in drawn]
     sizes = np.array([len(group) for group in groups], np.int64)
-    scores = _read_scores(groups, needed=advantage is not None)
-    advantages = np.zeros(len(scores)) if advantage is None else advantages_by_group(scores, sizes, advantage)
+    named = [prompt_id_of(group) for group in groups]
     group = np.repeat(np.arange(len(drawn)), sizes)
     places = group.tolist()
-    named = [prompt_id_of(group) for group in groups]
     prompt_ids = [named[place] for place in places]
-    rollouts = [rollout for group in groups for rollout in group]
-    tokens = read_tokens(rollouts, prompt_ids)
+    member = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    read = read_members(groups, prompt_ids)
+    tokens = read.tokens
+    scores = _read_scores(groups, read.rewards, needed=advantage is not None)
+    advantages = np.zeros(len(scores)) if advantage is None else advantages_by_group(scores, sizes, advantage)
     times_used = np.array([info.times_sampled for info in infos], np.int64)[group]
     weight = np.array([info.weight for info in infos], np.float64)[group]
     staleness = np.array([info.staleness for info in infos], np.int64)[group]
@@ -203,7 +207,8 @@ def sequences_of(
     is_truncated = np.array([reason == TRUNCATED for reason in tokens.finish_reasons], np.bool_)
     if token_stale_threshold is not None and train_step is not None:
         for row in np.flatnonzero(staleness >= token_stale_threshold).tolist():
-            fresh = effective_response_mask(rollouts[row], train_step, token_stale_threshold)
+            rollout = groups[places[row]][int(member[row])]
+            fresh = effective_response_mask(rollout, train_step, token_stale_threshold)
             tokens.masks[row] = np.asarray(fresh, np.uint8)
     is_masked = is_truncated & mask_truncated
     for row in np.flatnonzero(is_masked).tolist():
@@ -212,14 +217,14 @@ def sequences_of(
     trainable = (len(ids) if mask is None else np.count_nonzero(mask) for ids, mask in pairs)
     return Sequences(
         **tokens._asdict(),
-        columns=_read_columns(rollouts, tokens, prompt_ids),
+        columns=_read_columns(read, prompt_ids),
         uids=[infos[place].uid for place in places],
         prompt_ids=prompt_ids,
         group=group,
-        member=np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
+        member=member,
         prompt_length=_lengths(tokens.prompts),
         response_length=_lengths(tokens.responses),
-        trainable=np.fromiter(trainable, np.int64, len(rollouts)),
+        trainable=np.fromiter(trainable, np.int64, len(group)),
         reward=scores,
         advantage=advantages,
         weight=weight if use_importance_weights else np.ones(len(group)),
@@ -242,33 +247,57 @@ class Tokens(NamedTuple):
     finish_reasons: list[str | None]
 
 
-def read_tokens(rollouts: Sequence[Any], prompt_ids: Sequence[Any]) -> Tokens:
-    """Return the token fields of rollouts of any class. Raises InvalidArgument, which names the prompt."""
-    if set(map(type, rollouts)) == {Rollout}:
-        found: list[list[Any]] = [list(column) for column in zip(*map(_read_own, rollouts), strict=True)]
-        rows = _irregular(Tokens(*found))
-    else:
-        found = [[None] * len(rollouts) for _ in Tokens._fields]
-        rows = list(range(len(rollouts)))
+class Members(NamedTuple):
+    """Fields of rollouts that a table needs: a list for each field, with an entry for each rollout."""
+
+    tokens: Tokens
+    rewards: list[Any]
+    columns: list[Any]
+    routed_experts: list[Any]
+
+
+def read_members(groups: Sequence[Sequence[Any]], prompt_ids: Sequence[Any]) -> Members:
+    """Return fields of the rollouts of any class. Raises InvalidArgument, which names the prompt.
+
+    A RolloutGroup makes no rollouts for it: the values are views of its columns.
+    """
+    found: list[list[Any]] = [[] for _ in _OWN]
+    others: dict[int, Any] = {}  # rollouts of other classes, by row
+    for group in groups:
+        if isinstance(group, RolloutGroup):
+            values: Iterable[Sequence[Any]] = group.values(_OWN)
+        elif set(map(type, group)) == {Rollout}:
+            values = zip(*map(_read_own, group), strict=True)
+        else:
+            others.update(enumerate(group, len(found[0])))
+            values = [[None] * len(group) for _ in _OWN[:6]]
+            values += [[getattr(one, name, None) for one in group] for name in _OWN[6:]]
+        for column, part in zip(found, values, strict=True):
+            column.extend(part)
+    tokens = Tokens(*found[:6])
+    rows = sorted({*others, *_irregular(tokens, others)})
+    if len(rows) > len(others):
+        members = [one for group in groups for one in group]
+        others = {row: members[row] for row in rows}
     for row in rows:
         try:
-            values = _read_rollout(rollouts[row])
+            read = _read_rollout(others[row])
         except InvalidArgument as error:
             raise InvalidArgument(f"prompt {prompt_ids[row]!r}: {error}") from error
-        for column, value in zip(found, values, strict=True):
+        for column, value in zip(found[:6], read, strict=True):
             column[row] = value
-    return Tokens(*found)
+    return Members(tokens, *found[6:])
 
 
-def _irregular(found: Tokens) -> list[int]:
-    """Return the rows with a missing field or disagreeing lengths: they are read one by one."""
+def _irregular(found: Tokens, others: Mapping[int, Any]) -> list[int]:
+    """Return the rows, except `others`, with a missing field or disagreeing lengths: they are read one by one."""
 
     def lengths(column: Sequence[Any]) -> Column:
         return np.array([-1 if values is None else len(values) for values in column])
 
     response = lengths(found.responses)
-    ends = [versions.parts[1] for versions in found.versions]
-    irregular = np.array([ids is None for ids in found.prompts]) | (response < 0)
+    ends = [() if row in others else versions.parts[1] for row, versions in enumerate(found.versions)]
+    irregular = np.array([ids is None for ids in found.prompts], np.bool_) | (response < 0)
     version = np.array([end[-1] if end else -1 for end in ends])
     for length in (lengths(found.logprobs), lengths(found.masks), version):
         irregular |= (length >= 0) & (length != response)
@@ -278,7 +307,7 @@ def _irregular(found: Tokens) -> list[int]:
 def _read_rollout(rollout: Any) -> tuple[Any, ...]:
     """Return the token fields of one rollout of any class."""
     if type(rollout) is Rollout:
-        prompt, response, logprobs, mask, versions, reason = _read_own(rollout)
+        prompt, response, logprobs, mask, versions, reason = _read_own(rollout)[:6]
     else:
         prompt = as_ids("prompt_ids", getattr(rollout, "prompt_ids", None))
         response = as_ids("response_ids", rollout.response_ids)
@@ -321,18 +350,15 @@ def _of_response(name: str, values: Any, prompt: int, length: int) -> Any:
     return values[prompt:]
 
 
-def _read_columns(
-    rollouts: Sequence[Any], tokens: Tokens, prompt_ids: Sequence[Any]
-) -> list[Mapping[str, Column]]:
+def _read_columns(read: Members, prompt_ids: Sequence[Any]) -> list[Mapping[str, Column]]:
     """Return the further per-token columns of each rollout. Raises InvalidArgument if rollouts disagree."""
-    given = [
-        columns if isinstance(columns := getattr(rollout, "columns", None), Mapping) else {}
-        for rollout in rollouts
-    ]
-    if (experts := _routed_experts(rollouts, tokens)) is not None:
-        given = [{**columns, "routed_experts": one} for columns, one in zip(given, experts, strict=True)]
+    tokens = read.tokens
+    given = [columns if isinstance(columns, Mapping) else {} for columns in read.columns]
+    if _has_routed_experts(read):
+        both = zip(given, read.routed_experts, strict=True)
+        given = [{**columns, "routed_experts": experts} for columns, experts in both]
     if not any(given):
-        return [{}] * len(rollouts)
+        return [{}] * len(given)
     kinds = {
         name: (array.dtype, array.shape[1:])
         for columns in given
@@ -366,18 +392,19 @@ def _read_columns(
     return found
 
 
-def _routed_experts(rollouts: Sequence[Any], tokens: Tokens) -> list[Column] | None:
-    """Return the field `routed_experts` of each rollout; None unless all have an array with an entry for each token."""
-    found: list[Any] = [getattr(rollout, "routed_experts", None) for rollout in rollouts]
-    lengths = [(len(r), len(p) + len(r)) for p, r in zip(tokens.prompts, tokens.responses, strict=True)]
-    if not found or not all(isinstance(one, np.ndarray) and one.ndim for one in found):
-        return None
-    return found if all(len(one) in both for one, both in zip(found, lengths, strict=True)) else None
+def _has_routed_experts(read: Members) -> bool:
+    """Return whether all rollouts have an array `routed_experts` with an entry for each token."""
+    rows = zip(read.routed_experts, read.tokens.prompts, read.tokens.responses, strict=True)
+    return bool(read.routed_experts) and all(
+        isinstance(experts, np.ndarray)
+        and experts.ndim > 0
+        and len(experts) in (len(response), len(prompt) + len(response))
+        for experts, prompt, response in rows
+    )
 
 
-def _read_scores(groups: Sequence[Sequence[Any]], *, needed: bool) -> FloatColumn:
+def _read_scores(groups: Sequence[Sequence[Any]], found: list[Any], *, needed: bool) -> FloatColumn:
     """Return the reward of each member, NaN where it is unknown. Raises InvalidArgument if all are needed."""
-    found = [getattr(rollout, "reward", None) for group in groups for rollout in group]
     if not set(map(type, found)) <= {float, type(None)}:
         found = list(map(read_score, found))
     scores = np.array(found, np.float64)  # None becomes NaN
@@ -408,6 +435,8 @@ def _lengths(values: Sequence[Ids]) -> IntColumn:
 
 def _info_of(group: Sequence[Any]) -> SampleInfo:
     """Return the info of a group that was not drawn from a buffer."""
+    if isinstance(group, RolloutGroup):
+        return SampleInfo(group.uid, 1.0, 1.0, 1.0, 1, group.staleness, 1)
     uid = next((found for one in group if (found := getattr(one, "group_uid", None)) is not None), None)
     staleness = max((rollout.seq_staleness or 0 for rollout in group), default=0)
     return SampleInfo(uid, 1.0, 1.0, 1.0, 1, staleness, 1)

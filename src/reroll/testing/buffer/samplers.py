@@ -36,8 +36,8 @@ class SamplerSuite(Hooks):
         [
             (Fifo(), "sampler of kind prioritized, not fifo"),
             ("uniform", "not uniform"),
-            ({"type": "prioritized", "alpha": -1}, "alpha must be a number at least 0"),
-            ({"type": "prioritized", "gamma": 1}, "no option gamma"),
+            ({"type": "prioritized", "alpha": -1}, "alpha must be a number of at least 0"),
+            ({"type": "prioritized", "gamma": 1}, "reuse_decay, not gamma"),
         ],
     )
     async def test_set_sampler_refuses_another_kind_and_wrong_parameters(
