@@ -96,7 +96,7 @@ $(DOCS)/.installed: docs/requirements.txt
 	@touch $@
 
 docs: $(DOCS)/.installed  ## Build the site in site/; a broken link or an undocumented name fails.
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 	$(DOCS)/bin/python scripts/check_site.py site
 
 docs-serve: $(DOCS)/.installed  ## Serve the site, and build it again when a file changes.
