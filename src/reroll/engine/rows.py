@@ -26,7 +26,7 @@ not yet acknowledged; consumed, and kept until the trainer commits or the store 
 RESIDENT, OUT, LEASED, UNCOMMITTED = range(4)
 
 _FIRST_CAPACITY: Final = 64
-_FEW: Final = 256  # so many numbers are added faster by Python than by numpy
+_FEW: Final = 256  # up to this count numbers are added faster by Python than by numpy
 
 # The columns, each with its dtype and the default of its rows.
 _COLUMNS: Final[Mapping[str, tuple[type[np.generic], float]]] = {
