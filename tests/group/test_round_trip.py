@@ -235,7 +235,7 @@ def test_values_that_are_not_plain_stay_objects_beside_the_group():
     )
     assert group[0].mm_info is group[1].mm_info is note
     assert copy.copy(group)[0].mm_info is note
-    with pytest.raises(NotStorable, match=r"group\['mm_info'\]"):
+    with pytest.raises(NotStorable, match=r"group\[0\].mm_info"):
         group.frames()
     group = RolloutGroup.of([Rollout(response_ids=[1], mm_info=Kept("b"))])
     head, body, objects = group.frames()

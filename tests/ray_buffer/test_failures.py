@@ -124,7 +124,7 @@ async def test_a_living_driver_is_heard_of_while_its_event_loop_is_busy():
 async def test_a_repeated_call_is_carried_out_once():
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         actor = shard_actor(buffer)
-        put = Request("one", "put", {"items": put_in(group("a"), None), "task_name": "t"})
+        put = Request("one", "put", {"items": put_in(group("a")), "task_name": "t"})
         first, again = [await actor.call.remote(put) for _ in range(2)]
         assert first.value == again.value == 1
         lend = Request("two", "lend", {"task_batch_sizes": {"t": 1}}, Holder("me"))
@@ -141,7 +141,7 @@ async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         actor = shard_actor(buffer)
         await actor.cancel.remote("late")
-        late = Request("late", "put", {"items": put_in(group("a"), None), "task_name": "t"})
+        late = Request("late", "put", {"items": put_in(group("a")), "task_name": "t"})
         assert isinstance((await actor.call.remote(late)).error, TimeoutError)
         ((_, error, *_),) = await actor.calls.remote([tuple(late)])
         assert isinstance(error, TimeoutError)

@@ -38,7 +38,7 @@ async def test_priority_sampling_over_uneven_shards_has_the_global_distribution(
         for index, (weight, shard) in enumerate(zip(WEIGHTS, shards, strict=True)):
             line = buffer._spread.lines[shard]
             arguments = {
-                "items": put_in(group(index), None),
+                "items": put_in(group(index)),
                 "task_name": "t",
                 "priority": weight,
             }
@@ -289,10 +289,10 @@ async def test_a_step_that_one_shard_was_told_binds_all(how):
     with buffer_of(config, num_shards=3) as buffer:
         for line in buffer._spread.lines:
             for version in (0, 8):
-                items = put_in(group(version, versions=version), None)
+                items = put_in(group(version, versions=version))
                 await line.call("put", {"items": items, "task_name": "t"})
         # Not by the handle: only this shard knows, as after a put of another process that has just ended.
-        told = put_in(group("new", versions=8), None)
+        told = put_in(group("new", versions=8))
         await buffer._spread.lines[1].call("put", {"items": told, "task_name": "t", "current_train_step": 9})
         match how:
             case "get":

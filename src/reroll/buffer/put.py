@@ -255,7 +255,9 @@ def plan_group(
         if invalid and rules.on_invalid == "error":
             refuse(invalid)
         if not invalid and (rules.on_failed == "group" or summary.status is not Status.FAILED):
+            group.drop_own_ids()  # it gets its uid when it is stored
             return group, items, summary
     members, summary = _plan_objects(list(items), rules, model_step)
     group = RolloutGroup.of(members, model_step=model_step)
+    group.drop_own_ids()
     return group, items if isinstance(items, RolloutGroup) else members, group.summary()

@@ -1,6 +1,7 @@
 """`RolloutGroup`: the rollouts of one prompt as columns, made into `Rollout` objects on demand."""
 
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import isfinite, isnan
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from reroll.codec import RefReader, RefWriter, decode, encode
 from reroll.display import html_table
-from reroll.errors import CorruptData, InvalidArgument, UnsupportedFormat, shown
+from reroll.errors import CorruptData, InvalidArgument, NotStorable, UnsupportedFormat, shown
 from reroll.group import build
 from reroll.group.build import Draft, Encoded, check_counts, is_plain, parts_of
 from reroll.group.engines import read_response
@@ -53,6 +54,7 @@ from reroll.rollout.rules import Invalid, find_invalid
 from reroll.rollout.summary import count_value, measure
 
 _NO_VERSIONS: Final = VersionRuns()
+_FIELD_FIRST: Final = re.compile(r"\['(\w+)'\]\[(\d+)\]")
 _SLOT_OF: Final = {slot.removeprefix("_"): slot for slot in STATE_SLOTS}
 
 
@@ -320,9 +322,12 @@ class RolloutGroup(Sequence[Rollout]):
 
         """
         self._sync()
-        objects = (
-            encode(self._objects, refs=refs, root=root, allow_pickle=allow_pickle) if self._objects else None
-        )
+        if not self._objects:
+            return self._data, self._body, None
+        try:
+            objects = encode(self._objects, refs=refs, root=root, allow_pickle=allow_pickle)
+        except NotStorable as error:  # which names field, then member
+            raise NotStorable(_FIELD_FIRST.sub(r"[\2].\1", str(error), count=1)) from error
         return self._data, self._body, objects
 
     # --- the head
@@ -398,6 +403,11 @@ class RolloutGroup(Sequence[Rollout]):
             self._head = self._stated = None
         else:
             self._set_ids(uid, None)
+
+    def drop_own_ids(self) -> None:
+        """Clear uid and checkout if members have different ones, or a uid that is no number of a buffer."""
+        if flags_of(self.head) & OWN_IDS:
+            self._set_ids(None, None)
 
     def _set_ids(self, uid: int | None, checkout: str | None) -> None:
         number = 0 if uid is None else uid
