@@ -44,13 +44,6 @@ def total(books: dict[str, dict[str, Amount]], bucket: str) -> int:
     return sum(amounts[bucket].groups for amounts in books.values())
 
 
-class Unreadable:
-    """Can be sent, and not be read."""
-
-    def __reduce__(self) -> Any:
-        return int, ("no number",)
-
-
 @ray.remote(num_cpus=0)
 class Producer:
     """Puts groups, each named by its number."""

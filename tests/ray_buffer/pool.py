@@ -14,13 +14,12 @@ import ray
 
 from reroll import ReplayBufferConfig
 from reroll.ray import RayReplayBuffer
-from reroll.ray.dividing import divided
-from reroll.ray.handle import About, _check_ready, _place, actor_name
-from reroll.ray.shard import Shard
+from reroll.ray.actor import BufferActor, BufferSpec
+from reroll.ray.buffer import check_ready
 
 _NAMES = count()
 _FREE: dict[int, list[tuple[str, list[Any]]]] = {}
-"""Actors that nobody uses now, with the name that they are known by: alone, or three."""
+"""Actors that no test uses now, with the name that they are known by: alone, or three."""
 
 
 @contextmanager
@@ -44,8 +43,8 @@ def buffer_of(config: ReplayBufferConfig, **options: Any) -> Iterator[RayReplayB
         buffer.give_back()
 
 
-class AnyShard(Shard):
-    """A shard that can begin anew, and tells what goes on in it."""
+class AnyActor(BufferActor):
+    """An actor that can begin anew, and tells what goes on in it."""
 
     def __init__(self) -> None:
         pass
@@ -53,30 +52,22 @@ class AnyShard(Shard):
     async def begin(self, *args: Any) -> None:
         super().__init__(*args)
 
-    async def waiting(self) -> set[str] | None:
-        """Return the calls that wait here for others, None if something goes on."""
-        if not all_wait() or self._books._writing is not None:
+    async def num_waiting(self) -> int | None:
+        """Return how many calls wait here for others, None if something goes on."""
+        if self._host is None or self._host._unsent or any(line.outbox for line in self._lines.values()):
             return None
-        return {number for number, task in self._calls._tasks.items() if not task.done()}
+        if self._losses is not None and self._losses._writing is not None:
+            return None
+        return sum(len(session.pending) for session in self._host.sessions.values())
 
-    async def lose_draws(self) -> None:
-        """Give back what was drawn and not claimed yet, as if this was started anew."""
-        while self._draws:
-            await self._do_end(self._draws.popitem()[0])
-
-    async def held(self) -> int:
-        """Return how many leases and reservations somebody has."""
-        return len(self._holders._holder_of)
+    async def num_held(self) -> int:
+        """Return how many leases and reservations the clients have."""
+        sessions = self._host.sessions.values()
+        return sum(len(session.leases) + len(session.reservations) for session in sessions)
 
     async def last_heard(self) -> float:
-        """Return when a holder was heard of last."""
-        return max(self._holders._heard.values())
-
-
-def all_wait() -> bool:
-    """Return whether every other task of this event loop waits for something."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    return all(task._fut_waiter is not None and not task._fut_waiter.done() for task in others)
+        """Return when a client was heard of last."""
+        return max(session.heard_at for session in self._host.sessions.values())
 
 
 class Kept(RayReplayBuffer):
@@ -104,16 +95,11 @@ def take(
     free = _FREE.setdefault(1 if num_shards == 1 else 3, [])
     name, actors = free.pop() if free else _start(1 if num_shards == 1 else 3)
     space, life = ray.get_runtime_context().namespace, uuid.uuid4().hex
-    about = About(
-        *(name, space, num_shards, config, life),
-        *(holder_ttl_s, unreachable_s, keep_refs),
-    )
-    parts = divided(config, num_shards)
-    places = [_place(about, index) for index in range(num_shards)]
-    begun = [actor.begin.remote(*how, about) for actor, *how in zip(actors, parts, places, strict=False)]
+    spec = BufferSpec(name, space, num_shards, config, life, holder_ttl_s, unreachable_s, keep_refs)
+    begun = [actor.begin.remote(spec, shard) for shard, actor in enumerate(actors[:num_shards])]
     ray.get(begun, timeout=60)
-    _check_ready(actors[:num_shards], 60)
-    buffer = Kept(about)
+    check_ready(actors[:num_shards], 60)
+    buffer = Kept(spec)
     buffer.actors_of_pool = name, actors
     return buffer
 
@@ -121,6 +107,27 @@ def take(
 def _start(number: int) -> tuple[str, list[Any]]:
     """Start actors; they end with Ray."""
     name = f"pool-{next(_NAMES)}"
-    names = [actor_name(name, index) for index in range(number)]
+    names = [f"reroll:{name}:{index}" for index in range(number)]
     options = {"num_cpus": 0, "max_concurrency": 100_000}
-    return name, [ray.remote(AnyShard).options(name=each, **options).remote() for each in names]
+    return name, [ray.remote(AnyActor).options(name=each, **options).remote() for each in names]
+
+
+async def until_still(buffers: list[Any]) -> None:
+    """Return when every call of these buffers that was started waits in its actor for others, or is over; seen twice."""
+    before, now = None, await _num_waiting(buffers)
+    while now is None or now != before:
+        before, now = now, await _num_waiting(buffers)
+
+
+async def _num_waiting(buffers: list[Any]) -> int | None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    clients = [client for buffer in buffers for client in await buffer._ready()]
+    connections = [client._connection for client in clients]
+    expected = sum(len(connection._pending) for connection in connections)
+    is_quiet = not any(connection._outbox or connection._is_scheduled for connection in connections)
+    found = await asyncio.gather(
+        *(actor.num_waiting.remote() for buffer in buffers for actor in buffer.actors)
+    )
+    same = expected == sum(len(connection._pending) for connection in connections)
+    return expected if is_quiet and same and None not in found and sum(found) == expected else None

@@ -2,20 +2,20 @@
 
 import asyncio
 import os
+import random
 import signal
 import threading
 
 import pytest
 import ray
-from ray.exceptions import ObjectLostError
 
-from ray_buffer.actors import Consumer, Producer, Unreadable, kill, last_heard, pid_of, shard_actor, total
+from ray_buffer.actors import Consumer, Producer, kill, last_heard, pid_of, total
 from ray_buffer.pool import buffer_of, own_buffer
-from reroll import Closed, InvalidArgument, ReplayBufferConfig, Unreachable
+from reroll import Closed, NotStorable, ReplayBufferConfig, Unreachable
 from reroll.engine.ledger import closes
-from reroll.ray import calling
-from reroll.ray.calling import Line
-from reroll.ray.wire import Holder, Request, put_in
+from reroll.ray.transport import RayCarrier
+from reroll.remote import connection, draws
+from reroll.remote.client import RemoteBuffer
 from reroll.testing.buffer.builders import group, names
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -79,12 +79,11 @@ async def test_a_lost_shard_is_counted_exactly():
 
 
 async def shard_count(buffer, shard):
-    (stats,) = [await line.call("stats", {}) for line in buffer._spread.lines[shard : shard + 1]]
-    return stats.total.num_groups
+    return (await buffer.shard_stats())[shard].total.num_groups
 
 
 async def test_a_dead_actor_gives_its_leases_back():
-    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), holder_ttl_s=2.0) as buffer:
         for name in range(3):
             await buffer.put(group(name), "t")
         consumer = Consumer.remote(buffer)
@@ -121,50 +120,26 @@ async def test_a_living_driver_is_heard_of_while_its_event_loop_is_busy():
         assert total(await buffer.ledger(), "consumed") == 1
 
 
-async def test_a_repeated_call_is_carried_out_once():
-    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
-        actor = shard_actor(buffer)
-        put = Request("one", "put", {"items": put_in(group("a")), "task_name": "t"})
-        first, again = [await actor.call.remote(put) for _ in range(2)]
-        assert first.value == again.value == 1
-        lend = Request("two", "lend", {"task_batch_sizes": {"t": 1}}, Holder("me"))
-        first, again = [await actor.call.remote(lend) for _ in range(2)]
-        assert first.value.lease == again.value.lease
-        assert first.value.samples.keys() == again.value.samples.keys() == {"t"}
-        for _ in range(2):
-            await buffer.ack_lease(first.value.lease)
-        books = await buffer.ledger()
-        assert (total(books, "put"), total(books, "consumed")) == (1, 1)
+@pytest.mark.parametrize("seed", range(3))
+async def test_exchanges_that_get_lost_lose_and_repeat_no_group(monkeypatch, seed):
+    dice, exchange = random.Random(seed), RayCarrier._exchange
 
+    def sometimes(carrier, messages):
+        if dice.random() < 0.7:
+            exchange(carrier, messages)
 
-async def test_what_was_cancelled_is_not_carried_out_when_it_comes_late():
-    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
-        actor = shard_actor(buffer)
-        await actor.cancel.remote("late")
-        late = Request("late", "put", {"items": put_in(group("a")), "task_name": "t"})
-        assert isinstance((await actor.call.remote(late)).error, TimeoutError)
-        ((_, error, *_),) = await actor.calls.remote([tuple(late)])
-        assert isinstance(error, TimeoutError)
-        assert len(buffer) == 0
-
-
-async def test_a_reply_that_is_lost_with_its_node_is_asked_for_again():
-    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
-        await buffer.put(group("a"), "t")
-        (line,) = buffer._spread.lines
-        alone, lost = line._alone, []
-
-        async def once_lost(request, deadline):
-            reply = await alone(request, deadline)
-            if not lost:
-                lost.append(reply)
-                raise ObjectLostError("00" * 28, None, "")
-            return reply
-
-        line._alone = once_lost
-        groups, _ = await buffer.take_batch({"t": 1})
-        assert (len(lost), names(groups["t"])) == (1, ["a"])
-        assert total(await buffer.ledger(), "consumed") == 1
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), holder_ttl_s=5.0, unreachable_s=60.0) as buffer:
+        monkeypatch.setattr(RayCarrier, "_exchange", sometimes)
+        puts = [asyncio.ensure_future(buffer.put(group(name), "t")) for name in range(10)]
+        taken = []
+        for _ in range(5):
+            groups, _ = await buffer.take_batch({"t": 2}, wait=True, timeout=60)
+            taken += names(groups["t"])
+        assert sorted(await asyncio.gather(*puts)) == list(range(1, 11))
+        assert sorted(taken) == list(range(10))
+        monkeypatch.undo()
+        while total(await buffer.ledger(), "consumed") < 10:  # noqa: ASYNC110  (acks arrive later)
+            await asyncio.sleep(0.05)
 
 
 async def test_a_silent_shard_is_unreachable():
@@ -182,46 +157,48 @@ async def test_a_silent_shard_is_unreachable():
         assert names(await buffer.get(1, "t", "completed")) == ["a"]
 
 
-@pytest.mark.parametrize("bad", [threading.Lock(), Unreadable()])
-async def test_a_put_that_cannot_travel_keeps_no_other_from_arriving(bad):
+async def test_a_put_that_cannot_travel_keeps_no_other_from_arriving():
+    bad = threading.Lock()
     with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
         puts = (buffer.put(group(name), "t", tags={"tag": tag}) for name, tag in enumerate([1, bad, 2]))
         first, failed, last = await asyncio.gather(*puts, return_exceptions=True)
-        assert isinstance(failed, InvalidArgument)
+        assert isinstance(failed, NotStorable)
         assert sorted((first, last)) == [1, 2]
         assert sorted(names(await buffer.get(3, "t", "completed"))) == [0, 2]
 
 
-async def test_who_gets_less_because_a_shard_was_away_keeps_what_it_has_consumed(tmp_path, monkeypatch):
-    call, is_first, others = Line.call, iter([True]), []
+async def test_a_take_that_gets_less_because_its_shard_was_away_keeps_what_it_has_consumed(
+    tmp_path, monkeypatch
+):
+    consume, is_first, others = RemoteBuffer.consume, iter([True]), []
 
-    async def meanwhile(line, verb, arguments, **options):
-        if verb == "ack" and next(is_first, False):
-            await call(line, "end", {"lease": arguments["lease"]})
+    async def meanwhile(client, lease, **options):
+        if next(is_first, False):
+            await client.end_lease(lease)
             others.extend(names(await buffer.get(1, "t", "completed")))
-        return await call(line, verb, arguments, **options)
+        return await consume(client, lease, **options)
 
     with buffer_of(ReplayBufferConfig(sampler="fifo", store=tmp_path / "buffer")) as buffer:
         for name in "ab":
             await buffer.put(group(name), "t")
-        monkeypatch.setattr(Line, "call", meanwhile)
+        monkeypatch.setattr(RemoteBuffer, "consume", meanwhile)
         groups, counts = await buffer.take_batch({"t": 2}, wait=True, timeout=0.2)
         assert (others, names(groups["t"]), counts) == (["a"], ["b"], {"t": 1})
 
 
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_a_timeout_is_kept_when_a_shard_is_silent(shards, monkeypatch):
-    monkeypatch.setattr(calling, "GRACE_S", 0.2)
-    monkeypatch.setattr(calling, "_LOOK_S", 0.1)
-    with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=shards, unreachable_s=300.0) as buffer:
+    monkeypatch.setattr(connection, "_GRACE_S", 0.2)
+    monkeypatch.setattr(draws, "_GRACE_S", 0.2)
+    with buffer_of(
+        ReplayBufferConfig(sampler="fifo"), num_shards=shards, unreachable_s=300.0, holder_ttl_s=5.0
+    ) as buffer:
         await buffer.put(group("a"), "t")
         pid = pid_of(buffer)
         os.kill(pid, signal.SIGSTOP)
         try:
             calls = (
                 buffer.take_batch({"t": 1}, wait=True, timeout=0.3),
-                buffer.take_batch({"t": 1}),
-                buffer.get(1, "t", "completed"),
                 buffer.sample(1, "t", timeout=0.3),
                 buffer.wait_ready({"t": 1}, timeout=0.3),
             )
@@ -259,7 +236,7 @@ async def test_an_acknowledged_lease_stays_so_when_the_shard_is_killed(tmp_path)
         open_ = await buffer.lease({"t": 1}, wait=True)
         await done.ack()
         kill(buffer)
-        assert len(type(buffer).connect(buffer._about.name)) == 2, "it is waited for"
+        assert len(type(buffer).connect(buffer._spec.name)) == 2, "it is waited for"
         assert await buffer.put(group("a"), "t", put_id="a") == 1, "stored once"
         await done.ack()
         await open_.ack()  # late, and nobody else got it
@@ -269,7 +246,7 @@ async def test_an_acknowledged_lease_stays_so_when_the_shard_is_killed(tmp_path)
 
 async def test_after_closing_every_handle_is_told():
     with own_buffer(ReplayBufferConfig(sampler="fifo")) as buffer:
-        other = type(buffer).connect(buffer._about.name)
+        other = type(buffer).connect(buffer._spec.name)
         waiting = asyncio.ensure_future(other.take_batch({"t": 1}, wait=True))
         await buffer.put(group("a"), "u")
         await buffer.close()
@@ -278,7 +255,7 @@ async def test_after_closing_every_handle_is_told():
         with pytest.raises(Closed):
             await other.count("t", "completed")
         with pytest.raises(Closed):
-            type(buffer).connect(buffer._about.name)
+            type(buffer).connect(buffer._spec.name)
 
 
 async def test_a_lost_shard_knows_the_step_of_its_tasks():

@@ -1,7 +1,5 @@
 """Handles come and go; what is closed leaves nothing behind."""
 
-import asyncio
-import gc
 import inspect
 import os
 import time
@@ -22,7 +20,6 @@ from reroll import (
     Unreachable,
 )
 from reroll.ray import BlockingRayReplayBuffer, RayReplayBuffer
-from reroll.ray.holding import heart
 from reroll.remote.methods import METHODS
 from reroll.testing.buffer.builders import group, names
 
@@ -75,7 +72,7 @@ def test_threads_have_the_same_verbs():
 
 async def test_a_name_is_taken_once_and_a_wrong_buffer_is_not_made(tmp_path):
     with own_buffer(ReplayBufferConfig(sampler="fifo", store=tmp_path)) as buffer:
-        taken = buffer._about.name
+        taken = buffer._spec.name
         with pytest.raises(InvalidArgument, match="choose another name"):
             RayReplayBuffer.create(ReplayBufferConfig(), name=taken)
         other = RayReplayBuffer.connect(taken)
@@ -110,43 +107,31 @@ def test_what_ray_does_not_know_of_a_placement_is_told():
         RayReplayBuffer.create(ReplayBufferConfig(), name="placed", placement={"nonsense": 1})
 
 
-def test_event_loops_that_end_leave_no_memory_behind():
-    async def put_and_take():
-        await buffer.put(group(), "t")
-        await buffer.get(1, "t", "completed")
-
-    def shared():
-        gc.collect()
-        return sum("/memfd:reroll" in os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
-
-    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
-        asyncio.run(put_and_take())
-        before = shared()
-        for _ in range(5):
-            asyncio.run(put_and_take())
-        assert shared() == before
-
-
 async def test_buffers_of_one_name_in_two_namespaces_are_two():
     config = ReplayBufferConfig(sampler="fifo")
     with own_buffer(config, name="twin") as here, own_buffer(config, name="twin", namespace="other") as there:
         await here.put(group("a"), "t")
         await there.put(group("b"), "t")
-        before = len(heart._held)
         batches = [await buffer.lease({"t": 1}) for buffer in (here, there)]
         assert [names(batch.groups["t"]) for batch in batches] == [["a"], ["b"]]
-        assert len(heart._held) == before + 2, "both are told that this process lives"
         for batch in batches:
             await batch.ack()
-        assert len(heart._held) == before
         assert (len(here), len(there)) == (0, 0)
     for space in (None, "other"):
         with pytest.raises(Closed, match="'twin'"):
             RayReplayBuffer.connect("twin", namespace=space)
 
 
+async def test_handles_of_one_process_and_event_loop_share_a_session():
+    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+        await buffer.put(group("a"), "t")
+        batch = await copy(buffer).lease({"t": 1})
+        await batch.ack()
+        assert (await (await buffer._ready())[0].health())["clients"] == 1
+
+
 def test_shards_that_end_before_they_have_started_are_told():
-    with pytest.raises(Unreachable, match="ended before they had started; see whether"):
+    with pytest.raises(Unreachable, match="ended before they had started; check"):
         RayReplayBuffer.create(
             ReplayBufferConfig(), name="brief", setup=lambda: os._exit(1), placement={"max_restarts": 0}
         )
@@ -165,5 +150,5 @@ def test_what_is_no_configuration_is_told_before_anything_starts(ray_cluster):
         InvalidArgument, match=r"config must be a ReplayBufferConfig, not dict; ReplayBufferConfig\(\*\*"
     ):
         RayReplayBuffer.create({"capacity": 1}, name="plain")
-    with pytest.raises(Closed, match=r"no buffer 'plain' in namespace 'other', .* name it"):
+    with pytest.raises(Closed, match=r"no buffer 'plain' in namespace 'other', .* must be named"):
         RayReplayBuffer.connect("plain", namespace="other", timeout=5)

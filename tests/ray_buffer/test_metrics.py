@@ -6,9 +6,8 @@ import pytest
 
 from ray_buffer.pool import buffer_of
 from reroll import ReplayBufferConfig
-from reroll.ray import shard
-from reroll.ray.handle import _place
-from reroll.ray.metrics import Export, points_of
+from reroll.ray import actor
+from reroll.ray.actor import BufferActor, Gauges, points_of
 from reroll.testing.buffer.builders import group
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -24,19 +23,19 @@ async def test_every_metric_is_a_gauge_over_all_tasks_and_for_each():
     assert points["reroll_buffer_groups", ""] == 3
     assert points["reroll_buffer_groups", "t"] == 2
     assert points["reroll_buffer_groups_completed", "u"] == 1
-    Export("here", 0).tell(stats)  # Ray takes their names and tags
+    Gauges("here", 0).set(stats)  # Ray takes their names and tags
 
 
 async def test_shards_tell_of_the_buffer_that_they_are_parts_of(monkeypatch):
     told = []
-    monkeypatch.setattr(shard, "Export", lambda *tags: told.append(tags) or Export(*tags))
+    monkeypatch.setattr(actor, "Gauges", lambda *tags: told.append(tags) or Gauges(*tags))
     with buffer_of(ReplayBufferConfig(sampler="fifo"), num_shards=2) as buffer:
         for index in (0, 1):
-            part = shard.Shard(buffer.config, _place(buffer._about, index), buffer._about)
+            part = BufferActor(buffer._spec, index)
             assert await part.ready() is None
             await asyncio.sleep(0)
-            await part._do_close()
-        assert told == [(f"tests/{buffer._about.name}", index) for index in (0, 1)]
+            await part.close()
+        assert told == [(f"tests/{buffer._spec.name}", index) for index in (0, 1)]
 
 
 async def test_a_handle_tells_of_all_shards_as_one():

@@ -12,7 +12,7 @@ from reroll.observe import open_view
 async def test_a_buffer_is_looked_at_by_name(ray_cluster, shards):
     with buffer_of(CONFIG, num_shards=shards) as buffer:
         await fill(buffer)
-        async with await open_view(f"ray:tests/{buffer._about.name}") as view:
+        async with await open_view(f"ray:tests/{buffer._spec.name}") as view:
             stats = await view.stats()
             assert (stats.total.num_groups, stats.tasks["math"].trained.groups) == (11, 2)
             assert (stats.tasks["math"].limits.capacity, stats.tasks["math"].limits.occupied) == (100, 6)

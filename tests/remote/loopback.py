@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from reroll import ReplayBufferConfig
+from reroll import ReplayBufferConfig, RerollError
 from reroll.remote.client import RemoteBuffer
 from reroll.remote.connection import Connection
 from reroll.remote.host import BufferHost
@@ -39,7 +39,13 @@ class Loopback:
         if identity in self._receivers:
             self._receivers[identity](frames)
 
-    def _dial(self, session: bytes, _heartbeat: Sequence[Blob], receive: Receive) -> "_Client":
+    def _dial(
+        self,
+        session: bytes,
+        _heartbeat: Sequence[Blob],
+        receive: Receive,
+        _end: Callable[[RerollError], None],
+    ) -> "_Client":
         self._receivers[session] = receive
         return _Client(self, session)
 

@@ -28,6 +28,7 @@ from reroll.remote.protocol import LeaseReply
 from reroll.remote.values import to_value
 from reroll.rollout import Status
 from reroll.sample import Sample
+from reroll.store import Blob
 from reroll.telemetry.metrics import connection_reader
 
 T = TypeVar("T")
@@ -65,6 +66,11 @@ class RemoteBuffer:
 
     def __bool__(self) -> bool:
         return True  # also when it is empty
+
+    @property
+    def last_length(self) -> int | None:
+        """The number of resident groups as of the last reply; None before the first."""
+        return None if self._connected is None else self._connected.length
 
     async def close(self) -> None:
         """Close the connection: waiting and later calls raise Closed; leases and reservations of this client return."""
@@ -133,7 +139,7 @@ class RemoteBuffer:
         if not items:
             reply, _ = await self._connection.call("put", {"items": [], **arguments})
         else:
-            reply, _ = await self._connection.call("put", arguments, encode_group(items))
+            reply, _ = await self._connection.call("put", arguments, await self._encode(items, arguments))
         return reply.integer
 
     @bound_like(ReplayBuffer.get)
@@ -200,7 +206,7 @@ class RemoteBuffer:
     @bound_like(ReplayBuffer.peek)
     async def peek(self, arguments: dict[str, Any]) -> list[Any]:
         reply, blobs = await self._connection.call("peek", arguments)
-        return list(map(decode_group, reply.metadata, blobs))
+        return list(map(self._decode, reply.metadata, blobs))
 
     @bound_like(ReplayBuffer.metrics)
     async def metrics(self, arguments: dict[str, Any]) -> dict[str, float]:
@@ -281,11 +287,19 @@ class RemoteBuffer:
             raise CorruptData(f"the server replied to {verb} without groups")
         self._is_durable = leased.is_durable
         try:
-            return leased, decode_samples(leased.infos, reply.metadata, blobs)
+            return leased, decode_samples(leased.infos, reply.metadata, blobs, self._decode)
         except BaseException:
             if leased.lease is not None:
                 self._connection.notify("nack_lease", {"lease": leased.lease})
             raise
+
+    async def _encode(self, items: Sequence[Any], _arguments: dict[str, Any]) -> tuple[bytes, Blob]:
+        """Return the metadata and the body of a group that is put."""
+        return encode_group(items)
+
+    def _decode(self, metadata: Blob, body: Blob) -> Any:
+        """Return a delivered group."""
+        return decode_group(metadata, body)
 
     async def _call(self, verb: str, arguments: dict[str, Any]) -> Any:
         reply, _ = await self._connection.call(verb, arguments)
@@ -379,6 +393,42 @@ class Prefetch:
             self._fetched.append(asyncio.ensure_future(self._lease()))
 
 
+class LoopThread:
+    """An event loop in a thread of its own, which starts with the first coroutine."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._home = forking.here()
+        self._lock, self._stopping = threading.Lock(), threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread, and return its result; an interrupt cancels it."""
+        if forking.is_elsewhere(self._home):
+            work.close()
+        forking.check(self._home, "the client")
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+        return run_in(self._loop, work)
+
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a last coroutine, and end the thread. A second call, or one in a forked child, does nothing."""
+        if forking.is_elsewhere(self._home):
+            return
+        with self._stopping:
+            if self._loop is None or not self._loop.is_closed():
+                self.run(last())
+                assert self._loop is not None  # noqa: S101  (it runs)
+                assert self._thread is not None  # noqa: S101
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+
+
 class BlockingRemoteBuffer(BlockingVerbs):
     """Thread-safe; verbs, arguments, results and errors of `BlockingReplayBuffer`. `reroll.connect_blocking` creates it.
 
@@ -391,11 +441,8 @@ class BlockingRemoteBuffer(BlockingVerbs):
     def __init__(self, target: Any) -> None:
         """Run the verbs of a RemoteBuffer, or of a ShardedBuffer."""
         self._target = target
-        self._home = forking.here()
-        self._closing = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="reroll-client", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("reroll-client")
+        self._run = self._thread.run
 
     def __len__(self) -> int:
         """Return the number of resident groups; asks the server."""
@@ -420,18 +467,4 @@ class BlockingRemoteBuffer(BlockingVerbs):
 
     def close(self) -> None:
         """Close the connection: waiting and later calls raise Closed; leases and reservations of this client return."""
-        if forking.is_elsewhere(self._home):
-            return
-        with self._closing:
-            if self._loop.is_running():
-                self._run(self._target.close())
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join()
-                self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread of the loop, and return its result; an interrupt cancels it."""
-        if forking.is_elsewhere(self._home):
-            work.close()
-        forking.check(self._home, "the client")
-        return run_in(self._loop, work)
+        self._thread.stop(self._target.close)

@@ -29,6 +29,8 @@ from reroll.waiting import Once
 
 _MESSAGE_BYTES: Final = 1 << 20
 """Calls share a message up to this size: the next ones are encoded while it is sent."""
+_GRACE_S: Final = 5.0
+"""Seconds after its timeout that a call waits for a silent host, unless it is one of several shards."""
 _FAREWELL_S: Final = 0.5
 """Seconds that notifications have to be answered when the connection closes."""
 
@@ -46,9 +48,11 @@ class ClientCarrier(Protocol):
         """Send a last message, and end."""
 
 
-Dial = Callable[[bytes, Sequence[Blob], Callable[[Sequence[Blob]], None]], ClientCarrier]
-"""Returns a carrier for a session id, a message that it sends as a heartbeat also while the event loop is busy, and a function
-that gets each message that arrives."""
+Dial = Callable[
+    [bytes, Sequence[Blob], Callable[[Sequence[Blob]], None], Callable[[RerollError], None]], ClientCarrier
+]
+"""Returns a carrier for a session id, a message that it sends as a heartbeat also while the event loop is busy, a function
+that gets each message that arrives, and one that gets the error of all calls when the host has ended for good."""
 
 
 @dataclass(slots=True)
@@ -59,6 +63,8 @@ class _PendingCall:
     blobs: Sequence[Blob]
     reply: "asyncio.Future[tuple[Reply, Sequence[Blob]]]"
     since: float
+    until: float | None
+    """When the call's own timeout ends."""
     num_bytes: int
 
 
@@ -66,7 +72,14 @@ class Connection:
     """The calls of one client, in the event loop that created it."""
 
     def __init__(
-        self, dial: Dial, address: str, *, heartbeat_s: float, patience_s: float, deadline_s: float | None
+        self,
+        dial: Dial,
+        address: str,
+        *,
+        heartbeat_s: float,
+        patience_s: float,
+        deadline_s: float | None,
+        grace_s: float | None = None,
     ) -> None:
         """Connect.
 
@@ -76,16 +89,19 @@ class Connection:
             heartbeat_s: seconds between two heartbeats.
             patience_s: seconds of silence of the host after which calls raise Unreachable.
             deadline_s: seconds that any call may take.
+            grace_s: seconds after its timeout that a call waits for a silent host; None: 5.
 
         """
         self.length: int | None = None
         """Groups in the buffer, as of the last message; None before the first."""
         self.is_closed = False
         """Whether calls raise Closed."""
+        self._ended: RerollError | None = None
         self._address = address
         self._heartbeat_s = heartbeat_s
         self._patience_s = patience_s
         self._deadline_s = deadline_s
+        self._grace_s = min(patience_s, _GRACE_S if grace_s is None else grace_s)
         self._pending: dict[int, _PendingCall] = {}
         self._last_number = 0
         self._outbox: list[_PendingCall] = []
@@ -98,7 +114,9 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._heard_at = time.monotonic()
         session = os.urandom(16)
-        self._carrier = dial(session, encode_message(ClientMessage(session=session)), self._receive)
+        self._carrier = dial(
+            session, encode_message(ClientMessage(session=session)), self._receive, self._end
+        )
         self._beating = asyncio.create_task(self._beat(), name="reroll-client")
 
     async def call(
@@ -151,7 +169,7 @@ class Connection:
 
     async def _close(self) -> None:
         self.is_closed = True
-        if self._notifications:
+        if self._notifications and self._ended is None:
             await asyncio.wait(self._notifications, timeout=_FAREWELL_S)
         self._beating.cancel()
         await asyncio.gather(self._beating, return_exceptions=True)
@@ -161,12 +179,16 @@ class Connection:
     # --- sending
 
     def _start(self, verb: str, arguments: dict[str, Any], blobs: Sequence[Blob]) -> _PendingCall:
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
         if self.is_closed:
             raise Closed("the connection to the server was closed; connect again")
         number = self._last_number = self._last_number + 1
         call = Call(number, verb, to_bytes(arguments, verb), len(blobs))
         num_bytes = len(call.arguments) + sum(map(len, blobs))
-        pending = _PendingCall(call, blobs, self._loop.create_future(), time.monotonic(), num_bytes)
+        since, timeout = time.monotonic(), arguments.get("timeout")
+        until = since + timeout if isinstance(timeout, int | float) else None
+        pending = _PendingCall(call, blobs, self._loop.create_future(), since, until, num_bytes)
         self._pending[number] = pending
         self._outbox.append(pending)
         self._outbox_bytes += num_bytes
@@ -246,6 +268,11 @@ class Connection:
         self._outbox.append(lost)
         self._schedule_flush()
 
+    def _end(self, error: RerollError) -> None:
+        """Let all calls raise an error: the host has ended for good."""
+        self._ended = error
+        self._fail(error, self._pending)
+
     def _fail(self, error: Exception, numbers: Iterable[int]) -> None:
         """Let calls raise an error."""
         for number in list(numbers):
@@ -264,13 +291,19 @@ class Connection:
             if now - last > 3 * self._heartbeat_s:
                 self._heard_at = now  # this process was busy; what arrived meanwhile is read next
             last = now
-            silent_since = now - self._patience_s
-            if self._heard_at < silent_since:
+            silent_s = now - self._heard_at
+            late = [
+                number
+                for number, call in self._pending.items()
+                if (silent_s > self._patience_s and now - call.since > self._patience_s)
+                or (silent_s > self._grace_s and call.until is not None and now - call.until > self._grace_s)
+            ]
+            if late:
                 error = Unreachable(
-                    f"{self._address} has not answered for {now - self._heard_at:.0f} s; check that the server runs and that "
-                    "its log does not deny this client. Calls under way may have been executed"
+                    f"{self._address} has not answered for {silent_s:.0f} s; check that it runs and that its log does not "
+                    "deny this client. Calls under way may have been executed"
                 )
-                self._fail(error, [n for n, call in self._pending.items() if call.since < silent_since])
+                self._fail(error, late)
 
 
 def _resolve(

@@ -17,8 +17,8 @@ from reroll.buffer.arguments import batch_sizes, checked_count, checked_flag, ch
 from reroll.buffer.buffer import ReplayBuffer, runtime_of
 from reroll.buffer.reservations import Reservation
 from reroll.config import ReplayBufferConfig
-from reroll.errors import CorruptData, InvalidArgument
-from reroll.remote.groups import decode_group, encode_group, encode_infos
+from reroll.errors import CorruptData, InvalidArgument, LeaseExpired
+from reroll.remote.groups import encode_infos
 from reroll.remote.methods import METHODS
 from reroll.remote.protocol import LeaseReply, Reply
 from reroll.remote.session import Session
@@ -28,6 +28,10 @@ from reroll.rollout import Status
 from reroll.sample import Sample
 from reroll.store import Blob
 
+Encode = Callable[[Sequence[Any]], tuple[bytes, Blob]]
+Decode = Callable[[Blob, Blob], Any]
+ANYWHERE: Final = Path("/")
+"""Directory for checkpoints of a host whose clients may name any path."""
 _LONG_LIST: Final = 1000
 """Longer lists, such as the rows of a query, are encoded in another thread while other calls continue."""
 
@@ -68,6 +72,9 @@ class Dispatcher:
         buffer: ReplayBuffer,
         checkpoints: Path | None,
         facts: Callable[[], dict[str, Any]],
+        *,
+        encode: Encode,
+        decode: Decode,
     ) -> None:
         """Dispatch to `buffer`.
 
@@ -76,12 +83,17 @@ class Dispatcher:
             buffer: the buffer.
             checkpoints: directory in which clients may save and resume; None forbids both.
             facts: returns what the host adds to `health`.
+            encode: encodes a delivered group.
+            decode: decodes a group that is put.
 
         """
         self._config = config
         self._buffer = buffer
         self._checkpoints = checkpoints
         self._facts = facts
+        self._encode, self._decode = encode, decode
+        self.first_lease = 0
+        """Leases below this number were lost with an earlier host of the same buffer."""
         self._started_at = time.monotonic()
         self.services: dict[str, Service] = {}
         self._deliveries: dict[str, Callable[[Request], Awaitable[Deliverable]]] = {
@@ -125,7 +137,7 @@ class Dispatcher:
         """Execute a call; return its reply and its groups. Raises what the verb raises."""
         if verb in self._deliveries:
             delivered = await self._deliveries[verb](request)
-            encoded = list(map(encode_group, delivered.groups))
+            encoded = list(map(self._encode, delivered.groups))
             metadata, blobs = [each for each, _ in encoded], [blob for _, blob in encoded]
             reply = Reply(request.number, False, lease=delivered.lease, metadata=metadata, blobs=len(blobs))
             return reply, blobs
@@ -225,13 +237,15 @@ class Dispatcher:
                 raise CorruptData(
                     "a put has the metadata and the body of one group; use the same reroll on both sides"
                 )
-            arguments["items"] = decode_group(request.blobs[0], request.blobs[1])
+            arguments["items"] = self._decode(request.blobs[0], request.blobs[1])
         return await self._buffer.put(**arguments)
 
     async def _ack_lease(self, request: Request) -> None:
         lease = checked_count("lease", request.arguments.get("lease"))
         step = checked_step("train_step", request.arguments.get("train_step"))
         request.session.end_lease(lease)
+        if 0 < lease <= self.first_lease:
+            raise LeaseExpired("the groups of this lease were lost with their host, and are counted as lost")
         await self._buffer.ack_lease(lease, train_step=step)
 
     async def _nack_lease(self, request: Request) -> None:
@@ -264,6 +278,8 @@ class Dispatcher:
 
     def _checkpoint_path(self, path: Any) -> Path:
         """Return the path of a checkpoint in the host's directory. Raises InvalidArgument."""
+        if self._checkpoints == ANYWHERE:
+            return Path(str(path))
         if self._checkpoints is None:
             raise InvalidArgument(
                 "the server has no directory for checkpoints; start it with --checkpoints DIR, or keep the buffer in a store"

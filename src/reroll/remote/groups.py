@@ -3,7 +3,7 @@
 A group is two frames: its metadata (the head and the values that are not plain; empty for objects) and its body.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -65,10 +65,13 @@ def encode_infos(samples: Mapping[str, Iterable[Sample]]) -> dict[str, list[Wire
 
 
 def decode_samples(
-    infos: Mapping[str, Sequence[WireInfo | None]], metadata: Sequence[bytes], bodies: Sequence[Blob]
+    infos: Mapping[str, Sequence[WireInfo | None]],
+    metadata: Sequence[bytes],
+    bodies: Sequence[Blob],
+    decode: Callable[[Blob, Blob], Any] = decode_group,
 ) -> dict[str, list[Sample]]:
     """Return delivered groups with their infos by task. Raises CorruptData, UnsupportedFormat."""
-    groups = map(decode_group, metadata, bodies)
+    groups = map(decode, metadata, bodies)
     return {
         task: [Sample(next(groups), SampleInfo(*(info or _NOT_DRAWN), task)) for info in listed]
         for task, listed in infos.items()

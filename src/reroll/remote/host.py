@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol
 
 from reroll.config import ReplayBufferConfig
 from reroll.errors import Closed, CorruptData, LimitReached, RerollError
-from reroll.remote.dispatcher import Dispatcher, Request
+from reroll.remote.dispatcher import Decode, Dispatcher, Encode, Request
 from reroll.remote.eager_task import start_eagerly
+from reroll.remote.groups import decode_group, encode_group
 from reroll.remote.protocol import (
     VERSION,
     Call,
@@ -59,6 +60,8 @@ class BufferHost:
         checkpoints: Path | None = None,
         keep: Callable[[Any], Blob] = lambda blob: blob,
         place: ShardPlace = ShardPlace(),  # noqa: B008  (immutable)
+        encode: Encode = encode_group,
+        decode: Decode = decode_group,
     ) -> None:
         """Build the buffer.
 
@@ -69,6 +72,8 @@ class BufferHost:
             checkpoints: directory in which clients may save and resume; None forbids both.
             keep: converts a frame that arrived into bytes that may be kept.
             place: which shard of the whole buffer this is.
+            encode: encodes a delivered group.
+            decode: decodes a group that is put.
 
         """
         self.config, self.buffer = build_shard(config, place)
@@ -84,7 +89,9 @@ class BufferHost:
         self._limits = limits
         self._keep = keep
         self._fingerprint = fingerprint_of(config)
-        self._dispatcher = Dispatcher(self.config, self.buffer, checkpoints, self._facts)
+        self._dispatcher = Dispatcher(
+            self.config, self.buffer, checkpoints, self._facts, encode=encode, decode=decode
+        )
         self.services = self._dispatcher.services
         self._unsent: list[Session] = []
         self._chores: set[asyncio.Future[None]] = set()
@@ -97,6 +104,20 @@ class BufferHost:
             "shard": str(self.place),
             "config": self._fingerprint,
         }
+
+    @property
+    def first_lease(self) -> int:
+        """Leases below this number were lost with an earlier host of the same buffer."""
+        return self._dispatcher.first_lease
+
+    @first_lease.setter
+    def first_lease(self, number: int) -> None:
+        self._dispatcher.first_lease = number
+
+    def is_busy(self, identity: bytes) -> bool:
+        """Return whether calls of a client are being executed."""
+        session = self.sessions.get(identity)
+        return session is not None and bool(session.pending)
 
     async def close(self) -> None:
         """Stop the services, close the buffer, and send the last replies: waiting calls raise Closed."""

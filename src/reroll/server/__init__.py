@@ -111,7 +111,12 @@ def connect(
         )
         return RemoteBuffer(
             lambda: Connection(
-                dial, one, heartbeat_s=heartbeat_s, patience_s=patience_s, deadline_s=deadline_s
+                dial,
+                one,
+                heartbeat_s=heartbeat_s,
+                patience_s=patience_s,
+                deadline_s=deadline_s,
+                grace_s=None if isinstance(address, str) else patience_s,
             )
         )
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import zmq
 
-from reroll.errors import InvalidArgument
+from reroll.errors import InvalidArgument, RerollError
 from reroll.server.auth import KeyPair
 from reroll.store import Blob
 
@@ -147,13 +147,14 @@ class ClientSocket:
         session: bytes,
         heartbeat: Sequence[Blob],
         receive: Callable[[Sequence[Blob]], None],
+        _end: Callable[[RerollError], None],
         *,
         address: str,
         pair: KeyPair | None,
         server_key: str | None,
         heartbeat_s: float,
     ) -> None:
-        """Connect to `address`; see `reroll.remote.connection.Dial` for the first three arguments."""
+        """Connect to `address`; see `reroll.remote.connection.Dial` for the first arguments."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
         def connected(identity: bytes | None) -> "zmq.Socket[bytes]":
