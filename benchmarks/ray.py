@@ -1,21 +1,19 @@
-"""Measure the buffer on Ray beside Ray's own queue and TransferQueue, and how soon a batch arrives that somebody waits for.
+"""Measure the buffer on Ray beside Ray's own queue and TransferQueue, and how soon a batch arrives that a taker waits for.
 
-    python benchmarks/ray.py             groups of 250 KB in batches of 16, about a minute
+    python benchmarks/ray.py             groups of 4, 40 and 256 KB, about two minutes
     python benchmarks/ray.py --quick     fewer rounds
     python benchmarks/ray.py --check     a claim that is missed makes the exit code 1
 
-Groups go from this process into an actor and back. Contenders take turns on one Ray, batch by batch, and are compared by the
-medians of their times on the wall. A shard is told that what was taken has arrived while its taker goes on; the next turn begins
-when it knows. Shard and handle are on one node here, and share memory; `object store` is a buffer that does not, as handles on
-other nodes do not. The queue moves groups as Python objects: as dicts of lists, which is what engines return, and as the same
-`Rollout`s, whose tokens are arrays; it keeps references into Ray's object store, copies nothing and checks nothing. The bare
-actor is the least that a put by value through the object store can cost: groups are encoded, sent, copied to its heap and
-checked as ours are, and it is no buffer.
+Groups go from this process into an actor and back: 64 puts under way at once of 4 and 40 KB, 16 of 256 KB, then one take of all.
+Contenders take turns on one Ray, batch by batch, and are compared by the medians of their times on the wall. A shard in memory
+learns of a take after it returned; the next turn begins when it knows. The queue moves groups as Python objects, a batch in one
+call: as dicts of lists, which is what engines return, as the same `Rollout`s, whose tokens are arrays, and as one array for each
+group. It keeps references into Ray's object store, copies nothing and checks nothing.
 
 TransferQueue is measured if this Python has it: python3 -m venv PEER && PEER/bin/pip install '.[ray]' torch==2.13.0
-TransferQueue, then PEER/bin/python benchmarks/ray.py. It moves columns of tensors by key, all groups of a batch at once, as its
-users are told to, and gives columns back. They are made of the same `Rollout`s, as the bytes of ours are; for comparison also
-before the clock starts. What is taken is removed after it stops.
+TransferQueue, then PEER/bin/python benchmarks/ray.py. It moves columns of tensors by key, all groups of a batch at once, and
+returns columns. They are made of the same `Rollout`s, as the bytes of ours are; for comparison also before the clock starts.
+What is taken is removed after the clock stops.
 """
 
 import asyncio
@@ -44,16 +42,15 @@ except ImportError:
 from measure import Timing, print_table
 from reporting import Claim, arguments, conclude, print_title, seconds, versions
 from reroll import ReplayBufferConfig, Rollout
-from reroll.codec import decode
 from reroll.ray import RayReplayBuffer
-from reroll.remote.groups import decode_put, encode_put
 
-BATCH = 16
+SIZES = {"4 KB": (64, 54), "40 KB": (64, 630), "256 KB": (16, 4_090)}
+"""Groups of a batch, and tokens of each of the 8 responses of a group, by size of a group."""
 ROLLOUTS = 8
-TOKENS = 3_900  # with log-probs 250 KB a group
+PROMPT = 16
 TENSORS = ("prompt_ids", "response_ids", "logprobs")
-LISTS, ARRAYS, PEER = "Ray's queue, lists", "Ray's queue, arrays", "TransferQueue"
-ONE, BARE = "reroll, 1 shard", "bare actor"
+LISTS, ARRAYS, JOINED = "Ray's queue, lists", "Ray's queue, Rollouts", "Ray's queue, one array a group"
+ONE, PEER = "reroll, 1 shard", "TransferQueue"
 
 
 class Contender(NamedTuple):
@@ -65,13 +62,13 @@ class Contender(NamedTuple):
     """What has to be done before the next batch, and is not measured."""
 
 
-def group(seed: int) -> list[Rollout]:
+def group(seed: int, tokens: int) -> list[Rollout]:
     rng = np.random.default_rng(seed)
     return [
         Rollout(
-            prompt_ids=rng.integers(0, 50_000, 200, np.int32),
-            response_ids=rng.integers(0, 50_000, TOKENS, np.int32),
-            logprobs=rng.random(TOKENS, np.float32),
+            prompt_ids=rng.integers(0, 50_000, PROMPT, np.int32),
+            response_ids=rng.integers(0, 50_000, tokens, np.int32),
+            logprobs=rng.random(tokens, np.float32),
             reward=float(rng.random()),
             status="completed",
         )
@@ -86,16 +83,19 @@ def as_lists(rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
     ]
 
 
+def as_array(rollouts: Sequence[Rollout]) -> Any:
+    parts = [getattr(rollout, name).view(np.uint8) for rollout in rollouts for name in TENSORS]
+    return np.concatenate(parts)
+
+
 def of_buffer(buffer: RayReplayBuffer, groups: Sequence[list[Rollout]]) -> Contender:
     async def put() -> None:
         await asyncio.gather(*(buffer.put(rollouts, "t") for rollouts in groups))
 
     return Contender(
         put,
-        lambda: buffer.take_batch({"t": BATCH}, wait=True, timeout=60),
-        lambda: buffer.count(
-            "t", "completed"
-        ),  # which waits until the shards know that the groups have arrived
+        lambda: buffer.take_batch({"t": len(groups)}, wait=True, timeout=60),
+        lambda: buffer.count("t", "completed"),  # returns after the shards know that the groups have arrived
     )
 
 
@@ -104,31 +104,7 @@ def of_queue(queue: Queue, groups: Sequence[Any]) -> Contender:
         await queue.actor.put_nowait_batch.remote(groups)
 
     async def take() -> None:
-        await queue.actor.get_nowait_batch.remote(BATCH)
-
-    return Contender(put, take)
-
-
-class Keeper:
-    """Copies groups to its heap, and checks them."""
-
-    async def put(self, groups: Sequence[tuple[bytes, Any]]) -> None:
-        self._groups = [decode_put(known, blob.tobytes(), None) for known, blob in groups]
-
-    async def take(self) -> list[Any]:
-        return [np.frombuffer(group.blob, np.uint8) for group in self._groups]
-
-
-def of_bare_actor(groups: Sequence[list[Rollout]]) -> Contender:
-    actor = ray.remote(Keeper).options(num_cpus=0).remote()
-
-    async def put() -> None:
-        packed = [encode_put(rollouts, None) for rollouts in groups]
-        await actor.put.remote([(known, np.frombuffer(blob, np.uint8)) for known, blob in packed])
-
-    async def take() -> None:
-        for blob in await actor.take.remote():
-            decode(blob.data)
+        await queue.actor.get_nowait_batch.remote(len(groups))
 
     return Contender(put, take)
 
@@ -143,10 +119,10 @@ def of_transfer_queue(groups: Sequence[list[Rollout]], *, from_rollouts: bool) -
             for name in TENSORS
         }
         rewards = torch.tensor([[one.reward for one in group] for group in groups])
-        return TensorDict({**tensors, "reward": rewards}, batch_size=BATCH)
+        return TensorDict({**tensors, "reward": rewards}, batch_size=len(groups))
 
     ready = columns()
-    names = {"keys": [f"group-{number}" for number in range(BATCH)], "partition_id": "train"}
+    names = {"keys": [f"group-{number}" for number in range(len(groups))], "partition_id": "train"}
     return Contender(
         lambda: transfer_queue.async_kv_batch_put(**names, fields=columns() if from_rollouts else ready),
         lambda: transfer_queue.async_kv_batch_get(**names),
@@ -164,7 +140,7 @@ async def in_turn(contenders: dict[str, Contender], rounds: int) -> dict[str, tu
     """Return how long a batch takes to be put and to be taken; turns go forwards and backwards."""
     found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in contenders}
     gc.collect()
-    gc.freeze()  # what is here by now is looked through in nobody's turn
+    gc.freeze()  # the collector skips what exists by now
     order = list(contenders.items())
     for turn in range(rounds + 3):
         order.reverse()
@@ -182,8 +158,8 @@ async def wake_up(buffer: RayReplayBuffer, rounds: int) -> Timing:
     small = [Rollout(prompt_ids=[1], response_ids=[2] * 100, status="completed")]
     waits = []
     for _ in range(rounds):
-        await asyncio.gather(*(buffer.put(small, "w") for _ in range(BATCH - 1)))
-        taker = asyncio.ensure_future(buffer.take_batch({"w": BATCH}, wait=True, timeout=60))
+        await asyncio.gather(*(buffer.put(small, "w") for _ in range(15)))
+        taker = asyncio.ensure_future(buffer.take_batch({"w": 16}, wait=True, timeout=60))
         await buffer.count("w", "completed")  # the taker waits by now
         start = perf_counter()
         await asyncio.gather(buffer.put(small, "w"), taker)
@@ -191,29 +167,29 @@ async def wake_up(buffer: RayReplayBuffer, rounds: int) -> Timing:
     return Timing.of(waits)
 
 
-async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing, Timing]], Timing, int]:
-    groups = [group(seed) for seed in range(BATCH)]
-    num_bytes = sum(
-        getattr(rollout, name).nbytes for rollouts in groups for rollout in rollouts for name in TENSORS
-    )
+async def measure(rounds: int, directory: Path) -> tuple[dict[str, dict[str, tuple[Timing, Timing]]], Timing]:
+    """Return the times of a put and of a take of a batch by size and contender, and those of `wake_up`."""
     memory = ReplayBufferConfig(sampler="fifo")
+    on_disk = ReplayBufferConfig(sampler="fifo", store=directory, max_uncommitted_steps=0)
     buffers = {
         ONE: RayReplayBuffer.create(memory, name="one"),
         "reroll, 3 shards": RayReplayBuffer.create(memory, name="three", num_shards=3),
-        "reroll, on disk": RayReplayBuffer.create(
-            ReplayBufferConfig(sampler="fifo", store=directory, max_uncommitted_steps=0), name="disk"
-        ),
+        "reroll, on disk": RayReplayBuffer.create(on_disk, name="disk"),
     }
-    queues = {name: Queue(actor_options={"num_cpus": 0}) for name in (LISTS, ARRAYS)}
-    moved = {LISTS: list(map(as_lists, groups)), ARRAYS: groups}
-    contenders = {name: of_buffer(buffer, groups) for name, buffer in buffers.items()}
-    contenders[BARE] = of_bare_actor(groups)
-    contenders |= {name: of_queue(queue, moved[name]) for name, queue in queues.items()}
+    forms: dict[str, Callable[[Any], Any]] = {LISTS: as_lists, ARRAYS: list, JOINED: as_array}
+    queues = {name: Queue(actor_options={"num_cpus": 0}) for name in forms}
     if transfer_queue is not None:
         transfer_queue.init()
-        contenders[PEER] = of_transfer_queue(groups, from_rollouts=True)
-        contenders[f"{PEER}, columns ready"] = of_transfer_queue(groups, from_rollouts=False)
-    times = await in_turn(contenders, rounds)
+    found = {}
+    for size, (batch, tokens) in SIZES.items():
+        groups = [group(seed, tokens) for seed in range(batch)]
+        contenders = {name: of_buffer(buffer, groups) for name, buffer in buffers.items()}
+        for name, form in forms.items():
+            contenders[name] = of_queue(queues[name], list(map(form, groups)))
+        if transfer_queue is not None:
+            contenders[PEER] = of_transfer_queue(groups, from_rollouts=True)
+            contenders[f"{PEER}, columns ready"] = of_transfer_queue(groups, from_rollouts=False)
+        found[size] = await in_turn(contenders, rounds)
     wake = await wake_up(buffers[ONE], rounds)
     for buffer in buffers.values():
         await buffer.close()
@@ -221,7 +197,16 @@ async def measure(rounds: int, directory: Path) -> tuple[dict[str, tuple[Timing,
         queue.shutdown()
     if transfer_queue is not None:
         transfer_queue.close()
-    return times, wake, num_bytes
+    return found, wake
+
+
+def print_times(size: str, times: dict[str, tuple[Timing, Timing]]) -> None:
+    batch = SIZES[size][0]
+    rows = [
+        (name, *(cell for t in pair for cell in (f"{t.median * 1e3:.1f}", f"{batch / t.median:,.0f}")))
+        for name, pair in times.items()
+    ]
+    print_table(f"{batch} groups of {size}, p50", ("", "put ms", "groups/s", "take ms", "groups/s"), rows)
 
 
 def main() -> int:
@@ -229,27 +214,15 @@ def main() -> int:
     start = perf_counter()
     print_title("reroll on Ray benchmark")
     with tempfile.TemporaryDirectory(dir=".") as where:
-        times, wake, num_bytes = asyncio.run(measure(10 if options.quick else 40, Path(where).absolute()))
-    print_table(
-        f"{BATCH} groups of {num_bytes // BATCH // 1024} KB, p50",
-        ("", "put ms", "MB/s", "take ms", "MB/s"),
-        [
-            (
-                name,
-                *(
-                    cell
-                    for t in pair
-                    for cell in (f"{t.median * 1e3:.1f}", f"{num_bytes / t.median / 1e6:.0f}")
-                ),
-            )
-            for name, pair in times.items()
-        ],
-    )
+        found, wake = asyncio.run(measure(10 if options.quick else 40, Path(where).absolute()))
+    for size, times in found.items():
+        print_times(size, times)
     if transfer_queue is None:
         print(f"{PEER} is not installed here, and was left out; see the beginning of this file")
     claims = [
-        Claim(f"{verb} at least as fast as {other}", f"{ratio:.2f} times", ratio >= 1)
-        for other in (LISTS, ARRAYS, PEER)
+        Claim(f"{verb} of {size} at least as fast as {other}", f"{ratio:.2f} times", ratio >= 1)
+        for size, times in found.items()
+        for other in (LISTS, ARRAYS, JOINED, PEER)
         if other in times
         for verb, which in (("put", 0), ("take", 1))
         for ratio in (times[other][which].median / times[ONE][which].median,)
@@ -263,9 +236,10 @@ def main() -> int:
     )
     report = {
         "versions": versions(),
-        "batch_bytes": num_bytes,
-        "put": {name: seconds(puts) for name, (puts, _) in times.items()},
-        "take": {name: seconds(takes) for name, (_, takes) in times.items()},
+        "times": {
+            size: {name: [seconds(puts), seconds(takes)] for name, (puts, takes) in times.items()}
+            for size, times in found.items()
+        },
         "wake_up": seconds(wake),
     }
     return conclude(claims, report, perf_counter() - start, options)

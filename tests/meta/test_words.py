@@ -37,7 +37,6 @@ FORBIDDEN = {
 TO_REWRITE = frozenset(
     (
         "docs/benchmarks.md",
-        "docs/ray.md",
         "docs/server.md",
         "src/reroll/buffer/arrow.py",
         "src/reroll/buffer/expiring.py",
@@ -50,16 +49,6 @@ TO_REWRITE = frozenset(
         "src/reroll/buffer/payloads.py",
         "src/reroll/buffer/plain_calls.py",
         "src/reroll/buffer/references.py",
-        "src/reroll/ray/calling.py",
-        "src/reroll/ray/handing.py",
-        "src/reroll/ray/handle.py",
-        "src/reroll/ray/holders.py",
-        "src/reroll/ray/holding.py",
-        "src/reroll/ray/looping.py",
-        "src/reroll/ray/preparer.py",
-        "src/reroll/ray/shard.py",
-        "src/reroll/ray/spreading.py",
-        "src/reroll/ray/wire.py",
     )
 )
 

@@ -71,7 +71,7 @@ async def test_who_asks_a_preparer_that_cannot_be_made_is_told_why(tmp_path):
 
 async def test_a_queue_of_ray_is_a_source_and_a_dead_preparer_gives_its_steps_back():
     queue = Queue(actor_options={"num_cpus": 0})
-    with buffer_of(ReplayBufferConfig(sampler="fifo")) as buffer:
+    with buffer_of(ReplayBufferConfig(sampler="fifo"), holder_ttl_s=2.0) as buffer:
         preparer = PreparerActor.create(config(), queue, buffer=buffer)
         queue.put_nowait_batch([result(number) for number in range(1, 5)])
         assert prompts_of(await preparer.get_data(0, 1, timeout=60)) == [1, 2, 3, 4]

@@ -40,6 +40,7 @@ class TestOneShard(Actors, BufferSuite):
 class TestThreeShards(Actors, BufferSuite):
     shards = 3
     cancelled_share = 0.2
+    test_more_rejected_groups_than_are_kept_can_never_be_met = None  # of two, each of three shards keeps one
     locals().update(dict.fromkeys(OF_ONE_SHARD))
 
 

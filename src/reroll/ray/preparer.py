@@ -100,7 +100,7 @@ class PreparerActor(RemotePreparer):
             config: the configuration of the preparer.
             source: gives results, such as a `ray.util.queue.Queue`; None: engines `put` them.
             buffer: a `RayReplayBuffer`; None: a buffer of its own, as configured.
-            prompts: is told which prompts are finished; lives in the actor.
+            prompts: receives the prompts that are finished; lives in the actor.
             sentinel: the value of a source that has ended.
             name: the name to `connect` by.
             namespace: the namespace of Ray.

@@ -74,8 +74,10 @@ class RemoteBuffer:
 
     async def close(self) -> None:
         """Close the connection: waiting and later calls raise Closed; leases and reservations of this client return."""
-        if not forking.is_elsewhere(self._home):
-            await self._connection.close()
+        if self._connected is None:
+            self._connect = _refuse
+        elif not forking.is_elsewhere(self._home):
+            await self._connected.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -311,6 +313,10 @@ class RemoteBuffer:
         if self._connected is None:
             self._connected = self._connect()
         return self._connected
+
+
+def _refuse() -> Connection:
+    raise Closed("the connection to the server was closed; connect again")
 
 
 def _missing(samples: Mapping[str, Sequence[Any]], arguments: Mapping[str, Any]) -> dict[str, int]:

@@ -300,8 +300,11 @@ def split(wanted: int, offers: Sequence[Offer], coin: Callable[[], float]) -> li
             left = [float(n - count) for count, n in zip(counts, most, strict=True)]
         edges = [0.0, *accumulate(missing * weight / sum(left) for weight in left)]
         if offers[0].weight is None:
-            more = [int(high - low) for low, high in pairwise(edges)]
-            fullest = sorted(range(len(left)), key=lambda i: (edges[i + 1] - edges[i]) % 1, reverse=True)
+            parts = [
+                round(high - low, 9) for low, high in pairwise(edges)
+            ]  # equal parts must compare as equal
+            more = list(map(int, parts))
+            fullest = sorted(range(len(left)), key=lambda i: more[i] - parts[i])
             for index in [i for i in fullest if left[i] > 0][: missing - sum(more)]:
                 more[index] += 1
         else:
