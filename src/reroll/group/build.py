@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from reroll.codec import checksum_of
 from reroll.codec.arrays import write_dtype
 from reroll.errors import InvalidArgument, NotStorable, shown
 from reroll.group.layout import (
@@ -62,8 +61,8 @@ from reroll.rollout.arrays import as_columns, as_floats, as_ids, as_mask
 
 _ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
 _MOST_DEPTH: Final = 16
-_NEW: Final = -1
-"""The checksum of a column that is computed when the group is finished."""
+_NO_VERSIONS: Final = VersionRuns()
+_COMPLETED: Final = bytes([STATUS_CODE[Status.COMPLETED]])
 _UNENCODABLE: Final = (OverflowError, UnicodeError, ValueError, TypeError)
 _FREE_FIELDS: Final = FIELD_NAMES.difference({"group_uid", "group_id", "reward", "finish_reason", "checkout"})
 _RESERVED: Final = FIELD_NAMES.union(FIELD_COLUMNS, ("prompt_ids", "response_ids", "columns")).difference(
@@ -72,6 +71,7 @@ _RESERVED: Final = FIELD_NAMES.union(FIELD_COLUMNS, ("prompt_ids", "response_ids
 _OTHER_SLOTS: Final = (
     *("_tokens", "_num_tokens", "_input_ids", "_labels", "rollout_id", "session_id", "message", "response"),
     *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "_columns"),
+    *("group_uid", "group_id", "checkout"),
 )
 
 
@@ -80,8 +80,8 @@ class Encoded(NamedTuple):
 
     head: Head | None
     """None: `data` was not taken apart yet."""
-    data: Bytes
-    """The head as bytes."""
+    data: Bytes | None
+    """The head as bytes, None: not written yet."""
     body: Bytes
     objects: dict[str, list[Any]]
     """Fields with values that are not plain: one per member, or one for all."""
@@ -111,7 +111,7 @@ class Draft:
     @classmethod
     def of(cls, encoded: Encoded) -> "Draft":
         """Return a draft of a finished group; its columns stay, unless one is set anew. No token is copied."""
-        head, body = copy(encoded.head or Head.read(encoded.data)), memoryview(encoded.body)
+        head, body = copy(encoded.head or Head.read(encoded.data or b"")), memoryview(encoded.body)
         draft = cls(head, encoded.objects, [body[: head.columns_at()]])
         head.meta = msgspec.structs.replace(head.meta, fields=dict(head.meta.fields))
         draft._body = encoded.body
@@ -231,7 +231,10 @@ class Draft:
 
     def statuses(self, statuses: Sequence[Status]) -> None:
         """Set the status of each member."""
-        self.head.statuses = bytes([STATUS_CODE[status] for status in statuses])
+        if statuses.count(Status.COMPLETED) == len(statuses):
+            self.head.statuses = _COMPLETED * len(statuses)
+        else:
+            self.head.statuses = bytes([STATUS_CODE[status] for status in statuses])
 
     def rewards(self, rewards: Sequence[Any]) -> None:
         """Set the reward of each member: a number, a dict with `score`, or None. Raises InvalidArgument."""
@@ -254,11 +257,13 @@ class Draft:
 
     def finish_reasons(self, reasons: Sequence[Any]) -> None:
         """Set the finish reason of each member."""
-        codes = [
-            REASON_CODE.get(each, OTHER_REASON) if each is None or type(each) is str else OTHER_REASON
-            for each in reasons
-        ]
-        self.head.reasons = bytes(codes)
+        codes = bytes(
+            [
+                REASON_CODE.get(each, OTHER_REASON) if each is None or type(each) is str else OTHER_REASON
+                for each in (reasons[:1] if _is_one(reasons) else reasons)
+            ]
+        )
+        self.head.reasons = codes if len(codes) == len(reasons) else codes * len(reasons)
         self.field("finish_reason", reasons if OTHER_REASON in codes else ())
 
     def staleness(self, staleness: Sequence[int]) -> None:
@@ -313,7 +318,7 @@ class Draft:
             for value in map(np.ascontiguousarray, given)
         ]
         stored = None if lengths == list(self.head.lengths) and min(lengths) >= 0 else lengths
-        self._columns[name] = Column(name, written, tail, stored, _NEW), parts
+        self._columns[name] = Column(name, written, tail, stored), parts
         self._body = None
 
     @property
@@ -389,38 +394,48 @@ class Draft:
                 self.field(name, ())
 
     def finish(self) -> Encoded:
-        """Return the group. O(bytes): one copy, and one checksum of columns that are new; O(members) if no token changed."""
+        """Return the group. O(bytes) for one copy, or O(members) if no token changed."""
         head, meta = self.head, self.head.meta
         if self._body is None:
-            body, columns = b"".join(self._parts), []
-            head.body_crc = checksum_of(body)
-            for column, pieces in self._columns.values():
-                joined = b"".join(pieces)
-                joined += PADDING[-len(joined) % 16]
-                body += joined
-                crc = checksum_of(joined) if column.crc == _NEW else column.crc
-                columns.append(msgspec.structs.replace(column, crc=crc))
-            self._body, head.body_size, meta.columns, head.cached_spans = body, len(body), columns, None
-        try:
-            data = self._write()
-        except _UNENCODABLE:  # integers beyond 64 bits, text with lone surrogates
-            for name in [name for name, values in meta.fields.items() if not _can_encode(values)]:
-                self.objects[name] = meta.fields.pop(name)
-            for name in ("group_id", "checkout"):
-                if not _can_encode(value := getattr(meta, name)):
-                    self.objects[name] = [value]
-                    setattr(meta, name, None)
-            data = self._write()
-        return Encoded(head, data, self._body, self.objects)
+            for _, pieces in self._columns.values():
+                size = sum([memoryview(piece).nbytes for piece in pieces])
+                self._parts += (*pieces, PADDING[-size % 16])
+            self._body = b"".join(self._parts)
+            head.body_size, head.body_crc, head.cached_spans = len(self._body), None, None
+            meta.columns = [msgspec.structs.replace(column, crc=None) for column, _ in self._columns.values()]
+        set_flags(head, self.objects)
+        head.derive()
+        return Encoded(head, None, self._body, self.objects)
 
-    def _write(self) -> bytes:
-        head, fields = self.head, self.head.meta.fields
-        head.flags &= ~(HAS_OBJECTS | OWN_IDS)
-        if self.objects:
-            head.flags |= HAS_OBJECTS
-        if head.meta.checkout is not None or not _OWN_ID_FIELDS.isdisjoint((*fields, *self.objects)):
-            head.flags |= OWN_IDS
-        return head.write()
+
+def set_flags(head: Head, objects: Mapping[str, Any]) -> None:
+    """Set the flags of objects, and of ids in the meta or the objects."""
+    head.flags &= ~(HAS_OBJECTS | OWN_IDS)
+    names = [*head.meta.fields, *objects]
+    if objects:
+        head.flags |= HAS_OBJECTS
+    if head.meta.checkout is not None or "group_uid" in names or "checkout" in names:
+        head.flags |= OWN_IDS
+
+
+def written(encoded: Encoded) -> Encoded:
+    """Return a group with its head as bytes. O(bytes) for checksums that were not computed yet."""
+    if encoded.data is not None or encoded.head is None:
+        return encoded
+    head, objects = copy(encoded.head), dict(encoded.objects)
+    head.seal(encoded.body)
+    try:
+        return Encoded(head, head.write(), encoded.body, objects)
+    except _UNENCODABLE:  # integers beyond 64 bits, text with lone surrogates
+        meta = head.meta = msgspec.structs.replace(head.meta, fields=dict(head.meta.fields))
+        for name in [name for name, values in meta.fields.items() if not _can_encode(values)]:
+            objects[name] = meta.fields.pop(name)
+        for name in ("group_id", "checkout"):
+            if not _can_encode(value := getattr(meta, name)):
+                objects[name] = [value]
+                setattr(meta, name, None)
+        set_flags(head, objects)
+        return Encoded(head, head.write(), encoded.body, objects)
 
 
 _ID_KINDS: Final[dict[str, tuple[type, ...]]] = {
@@ -428,7 +443,6 @@ _ID_KINDS: Final[dict[str, tuple[type, ...]]] = {
     "group_id": (str, int),
     "checkout": (str,),
 }
-_OWN_ID_FIELDS: Final = frozenset({"group_uid", "checkout"})
 
 
 class _Stated(NamedTuple):
@@ -519,14 +533,12 @@ def from_slots(held: Mapping[str, Sequence[Any]], model_step: int | None = None)
     draft.rewards(held["reward"])
     draft.finish_reasons(held["finish_reason"])
     draft.staleness(held["_seq_staleness"])
-    for name in _ID_KINDS:
-        draft.ids(name, held[name])
     exempt: Sequence[Any] = ()
     # By identity: an array that is compared with None compares each of its entries.
     if [True for slot in _OTHER_SLOTS for value in held[slot] if value is not None]:
         for slot in _OTHER_SLOTS:
             if not all(map(is_, held[slot], repeat(None))):
-                draft.set_other(slot.removeprefix("_"), held[slot])
+                (draft.ids if slot in _ID_KINDS else draft.set_other)(slot.removeprefix("_"), held[slot])
         pairs = zip(held["_input_ids"], held["_labels"], strict=True)
         exempt = [ids is not None or labels is not None for ids, labels in pairs]
     draft.versions(held["_response_model_steps"], masks, model_step, exempt)
@@ -577,7 +589,10 @@ def from_engine(
                         f"{name} of member {place} has {len(each)} entries, its response {0 if own is None else len(own)}"
                     )
             slots["_logprobs" if name == "logprobs" else "_response_mask"] = found
-    slots["_response_model_steps"] = [VersionRuns.of(each, "versions") for each in versions or nothing]
+    if versions is None:
+        slots["_response_model_steps"] = [_NO_VERSIONS] * count
+    else:
+        slots["_response_model_steps"] = [VersionRuns.of(each, "versions") for each in versions]
     slots["_status"], errors = read_statuses(status, finish_reasons, count)
     slots["reward"] = rewards.tolist() if isinstance(rewards, np.ndarray) else rewards or nothing
     slots["finish_reason"] = finish_reasons or nothing
@@ -632,6 +647,8 @@ def read_statuses(
         return [Status.of(each) for each in given], [None] * count
     if finish_reasons is None:
         return [Status.COMPLETED] * count, [None] * count
+    if finish_reasons.count("stop") == count:
+        return [Status.COMPLETED] * count, [None] * count
     found = [status_from_finish_reason(reason) for reason in finish_reasons]
     errors = [
         finish_error(reason) if each is Status.FAILED else None
@@ -660,7 +677,7 @@ def _prompts(prompt_ids: Any, count: int) -> list[Any]:
 
 def _ids(name: str, value: Any) -> Any:
     if type(value) is np.ndarray and value.dtype == np.int32 and value.ndim == 1:
-        return np.ascontiguousarray(value)
+        return value if value.flags.c_contiguous else value.copy()
     if type(value) is list and value and type(value[0]) is int:
         try:
             return np.frombuffer(struct.pack(f"<{len(value)}i", *value), np.int32)
@@ -671,7 +688,7 @@ def _ids(name: str, value: Any) -> Any:
 
 def _floats(name: str, value: Any) -> Any:
     if type(value) is np.ndarray and value.dtype == np.float32 and value.ndim == 1:
-        return np.ascontiguousarray(value)
+        return value if value.flags.c_contiguous else value.copy()
     if type(value) is list:
         try:
             return np.frombuffer(struct.pack(f"<{len(value)}f", *value), np.float32)

@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from math import isfinite, isnan
 from operator import is_
@@ -83,7 +84,8 @@ class RolloutGroup(Sequence[Rollout]):
     __hash__ = None  # type: ignore[assignment]  # equal to lists, and its uid changes
 
     _head: Head | None
-    _data: Bytes
+    _data: Bytes | None
+    """The head as bytes, None: not written yet; then `_head` is there."""
     _stated: int | None
     _body: Bytes
     _objects: dict[str, list[Any]]
@@ -105,6 +107,9 @@ class RolloutGroup(Sequence[Rollout]):
         return self
 
     def _set(self, encoded: Encoded) -> None:
+        head = encoded.head
+        if head is not None and encoded.data is None and _can_change(head):
+            encoded = build.written(encoded)
         self._head, self._data, self._body, self._objects = encoded
         self._summary = self._stated = None
 
@@ -282,7 +287,7 @@ class RolloutGroup(Sequence[Rollout]):
 
         """
         flags = check_frames(head, body, check_body=check_body)
-        if (objects is not None) != bool(flags & HAS_OBJECTS):
+        if (objects is not None) != (flags & HAS_OBJECTS > 0):
             raise CorruptData("objects of a group are missing, or do not belong to it; use another copy")
         self = cls._of(Encoded(None, head, _aligned(body), {}))
         if objects is not None:
@@ -321,14 +326,14 @@ class RolloutGroup(Sequence[Rollout]):
             NotStorable: a value is of a class that is not registered; the message has its path.
 
         """
-        self._sync()
+        data = self.head
         if not self._objects:
-            return self._data, self._body, None
+            return data, self._body, None
         try:
             objects = encode(self._objects, refs=refs, root=root, allow_pickle=allow_pickle)
         except NotStorable as error:  # which names field, then member
             raise NotStorable(_FIELD_FIRST.sub(r"[\2].\1", str(error), count=1)) from error
-        return self._data, self._body, objects
+        return data, self._body, objects
 
     # --- the head
 
@@ -336,13 +341,17 @@ class RolloutGroup(Sequence[Rollout]):
         """Return the head, as rollouts that were made have left it."""
         self._sync()
         if self._head is None:
-            self._head = Head.read(self._data)
+            self._head = Head.read(self._data or b"")
         return self._head
+
+    def _flags(self) -> int:
+        return flags_of(self._data or b"") if self._head is None else self._head.flags
 
     def _sync(self) -> None:
         """Encode rollouts again that were made and may have changed, and write a pending staleness."""
         if self._stated is not None:
-            self._data = with_numbers(self._data, (STALENESS_AT, self._stated))
+            if self._data is not None:
+                self._data = with_numbers(self._data, (STALENESS_AT, self._stated))
             if self._head is not None:  # a copy, since other groups may share it
                 self._head = copy.copy(self._head)
                 self._head.staleness = self._stated
@@ -359,7 +368,7 @@ class RolloutGroup(Sequence[Rollout]):
     def _rebuilt(self, rollouts: Sequence[Rollout]) -> Encoded:
         """Return the group of other rollouts; the task stays."""
         encoded = build.from_rollouts(rollouts)
-        task_name = (self._head or Head.read(self._data)).meta.task_name
+        task_name = (self._head or Head.read(self._data or b"")).meta.task_name
         if task_name is not None:
             draft = Draft.of(encoded)
             draft.head.meta.task_name = task_name
@@ -368,9 +377,11 @@ class RolloutGroup(Sequence[Rollout]):
 
     @property
     def head(self) -> Bytes:
-        """The head as bytes."""
+        """The head as bytes, written when it is first asked for; that computes the checksum of the body."""
         self._sync()
-        return self._data
+        if self._data is None:
+            self._head, self._data, _, self._objects = build.written(self._encoded())
+        return self._data or b""
 
     @property
     def body(self) -> Bytes:
@@ -398,8 +409,9 @@ class RolloutGroup(Sequence[Rollout]):
 
     def assign(self, uid: int) -> None:
         """Set the uid and clear the checkout, in place, as `put` does. A few microseconds."""
-        if self._stated is not None and self._rollouts is None and not flags_of(self._data) & OWN_IDS:
-            self._data = with_numbers(self._data, (UID_AT, uid), (STALENESS_AT, self._stated))
+        is_pending = self._stated is not None and self._rollouts is None
+        if is_pending and self._data is not None and not self._flags() & OWN_IDS:
+            self._data = with_numbers(self._data, (UID_AT, uid), (STALENESS_AT, self._stated or 0))
             self._head = self._stated = None
         else:
             self._set_ids(uid, None)
@@ -414,8 +426,9 @@ class RolloutGroup(Sequence[Rollout]):
         if type(number) is not int or not 0 <= number < BOUND:
             raise InvalidArgument(f"uid must be a positive integer or None, not {shown(uid)}")
         self._sync()
-        if checkout is None and not flags_of(self._data) & OWN_IDS:
-            self._data = with_numbers(self._data, (UID_AT, number))
+        if checkout is None and not self._flags() & OWN_IDS:
+            if self._data is not None:
+                self._data = with_numbers(self._data, (UID_AT, number))
             if self._head is not None:  # a copy, since other groups may share it
                 self._head = copy.copy(self._head)
                 self._head.uid = number
@@ -486,7 +499,10 @@ class RolloutGroup(Sequence[Rollout]):
     def nbytes(self) -> int:
         """The bytes of head and body."""
         self._sync()
-        return len(self._data) + len(self._body)
+        if self._data is None and self._head is not None:
+            with suppress(OverflowError, UnicodeError, ValueError, TypeError):
+                return self._head.size() + len(self._body)
+        return len(self.head) + len(self._body)
 
     @property
     def rewards(self) -> npt.NDArray[np.float64]:
@@ -652,7 +668,9 @@ class RolloutGroup(Sequence[Rollout]):
         """Return a group that shares bytes and objects, but no rollouts that were made. O(1)."""
         self._sync()
         head = self._head
-        if head is not None and head.meta.fields:  # a receiver may write to lists and dicts
+        if (
+            head is not None and head.meta.fields and self._data is not None
+        ):  # a receiver may write to lists and dicts
             head = None
         made = self._of(Encoded(head, self._data, self._body, self._objects))
         made._summary = self._summary  # noqa: SLF001
@@ -685,8 +703,9 @@ class RolloutGroup(Sequence[Rollout]):
         given = [staleness] if isinstance(staleness, int) else staleness
         first = given[0]
         is_same = first is not None and given.count(first) == len(given)
-        if is_same and not flags_of(self._data) & OWN_STALENESS:
-            made = self._of(Encoded(None, self._data, self._body, self._objects))
+        if is_same and not self._flags() & OWN_STALENESS:
+            head = self._head if self._data is None else None
+            made = self._of(Encoded(head, self._data, self._body, self._objects))
             made._stated = first  # noqa: SLF001
             return made
         draft, held = Draft.of(self._encoded()), self._read().member_staleness()
@@ -768,7 +787,8 @@ class RolloutGroup(Sequence[Rollout]):
     def become(self, other: "RolloutGroup") -> None:
         """Hold the versions, staleness, status and uid of another group, which was made from this one."""
         if self._rollouts is None or len(self._rollouts) != len(other):
-            self._set(copy.copy(other)._encoded()._replace(head=None))  # noqa: SLF001  (of this class)
+            encoded = copy.copy(other)._encoded()  # noqa: SLF001  (of this class)
+            self._set(encoded if encoded.data is None else encoded._replace(head=None))
             return
         for mine, theirs in zip(self._rollouts, copy.copy(other), strict=True):
             mine.response_model_steps = theirs.response_model_steps
@@ -862,10 +882,9 @@ class RolloutGroup(Sequence[Rollout]):
         """Return the rollouts, made once."""
         if self._rollouts is None:
             head = self._read()
-            held = chain.from_iterable(head.meta.fields.values())
-            is_fixed = not self._objects and not any(type(value) in (list, dict) for value in held)
+            is_fixed = not self._objects and not _can_change(head)
             if not is_fixed:  # rollouts may change these values, and other groups share the head
-                head = self._head = Head.read(self._data)
+                head = self._head = Head.read(self.head)
             states = list(zip(*self._slots(head).values(), strict=True))
             self._rollouts = list(map(Rollout.from_state, states))
             self._states = states if is_fixed else None
@@ -896,7 +915,7 @@ class RolloutGroup(Sequence[Rollout]):
             ]
         for name, flag in _USUAL_COLUMNS:
             if flag is None or flags & flag:
-                flat = _ones(head.response_tokens) if flag == ONES_MASK else self._column(name)
+                flat = _ones(head.response_tokens) if flag == ONES_MASK else head.column(name, body)
                 parts = slots[f"_{name}"] = parts_of(flat, bounds)
                 for place in gaps:
                     parts[place] = None
@@ -953,8 +972,7 @@ class RolloutGroup(Sequence[Rollout]):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._sync()
-        return _reopen, (type(self), bytes(self._data), bytes(self._body), self._objects)
+        return _reopen, (type(self), bytes(self.head), bytes(self._body), self._objects)
 
     def __repr__(self) -> str:
         head, statuses = self._read(), self.statuses
@@ -1019,6 +1037,12 @@ def _versions(head: Head) -> list[VersionRuns]:
     if head.meta.versions is None:
         return [_NO_VERSIONS] * len(head.lengths)
     return [VersionRuns(zip(runs[::2], runs[1::2], strict=True)) for runs in head.meta.versions]
+
+
+def _can_change(head: Head) -> bool:
+    """Return whether a field holds lists or dicts, which a caller may change."""
+    fields = head.meta.fields
+    return bool(fields) and any(type(value) in (list, dict) for values in fields.values() for value in values)
 
 
 def _step(model_step: int | None) -> int | None:

@@ -78,10 +78,10 @@ RECORD: Final = np.dtype(
 UID_AT: Final = 24
 STALENESS_AT: Final = 56
 _RECORD: Final = struct.Struct("<4sIHHIqqqqqqqqqddIIII")
-_CRC_AT: Final = 4
+_START: Final = struct.Struct("<4sI")
+_REST: Final = struct.Struct("<HHIqqqqqqqqqddIIII")
 _CHECKED_FROM: Final = 8
 _MEMBER_BYTES: Final = 14
-_CRC: Final = struct.Struct("<I")
 _NUMBER: Final = struct.Struct("<q")
 _FLAGS: Final = struct.Struct("<H")
 _FLAGS_AT: Final = 10
@@ -102,7 +102,8 @@ class Column(msgspec.Struct, array_like=True):
     """The shape behind the token axis."""
     lengths: list[_Count] | None = None
     """Entries of each member, -1: none; None: one per response token. Of `tokens`, -2: prompt + response."""
-    crc: int = 0
+    crc: int | None = None
+    """None: not computed yet."""
 
     def entries_of(self, lengths: Sequence[int]) -> list[int]:
         """Return the entries of each member, of responses with these lengths."""
@@ -157,35 +158,39 @@ class Span(NamedTuple):
         return self.entries * math.prod(self.tail) * self.dtype.itemsize
 
 
-class Head(msgspec.Struct, kw_only=True):
-    """A head, taken apart. Members keep their order in every sequence. Groups may share a head: change only a copy."""
+class Head(msgspec.Struct):
+    """A head, taken apart. Members keep their order in every sequence. Groups may share a head: change only a copy.
+
+    The fields from `flags` to `reward_std` are those of the record, in its order. `derive` sets those that follow from
+    the rest: all sums, the status, and the versions unless ONE_VERSION is set.
+    """
 
     lengths: tuple[int, ...]
     """Tokens of each response, -1: response_ids is None."""
-    statuses: bytes = b""
     rewards: Sequence[float] = ()
     """NaN: no reward."""
+    statuses: bytes = b""
     reasons: bytes = b""
     flags: int = 0
+    body_crc: int | None = None
+    """None: not computed yet, as those of new columns."""
+    body_size: int = 0
     uid: int = 0
     """0: none."""
-    staleness: int = 0
-    """The largest of a member; of all, unless `meta` has one for each."""
-    prompt_tokens: int = 0
-    """Tokens of prompts in the body: those of one prompt if it is shared."""
-    body_crc: int = 0
-    body_size: int = 0
-    meta: Meta = msgspec.field(default_factory=Meta)
-    # What follows from the rest; `derive` sets it.
     version: int = NO_VERSION
     newest: int = NO_VERSION
     trainable: int = NO_VERSION
     """The smallest, over members, of the newest version of a trainable token."""
+    staleness: int = 0
+    """The largest of a member; of all, unless `meta` has one for each."""
     num_tokens: int = 0
     response_tokens: int = 0
+    prompt_tokens: int = 0
+    """Tokens of prompts in the body: those of one prompt if it is shared."""
     reward_mean: float = math.nan
     reward_std: float = math.nan
     status: int = 0
+    meta: Meta = msgspec.field(default_factory=Meta)
     cached_spans: dict[str, Span] | None = None
 
     # --- what the members have
@@ -312,46 +317,47 @@ class Head(msgspec.Struct, kw_only=True):
         found.flags.writeable = False
         return found
 
-    def check_body(self, body: Bytes) -> None:
-        """Compare the checksums of a body with the head. Raises CorruptData. O(bytes)."""
-        spans = self.spans()
+    def checksums(self, body: Bytes) -> list[int]:
+        """Return the checksums of a body: up to its further columns, and of each of them. O(bytes)."""
+        spans = [self.spans()[column.name] for column in self.meta.columns]
         with memoryview(body) as view:
-            found = [(self.body_crc, checksum_of(view[: self.columns_at()]))]
-            for column in self.meta.columns:
-                span = spans[column.name]
-                found.append((column.crc, checksum_of(view[span.start : span.start + aligned(span.size)])))
-        if any(stored != computed for stored, computed in found):
-            raise CorruptData(
-                "checksum of a group's body does not fit: it was cut or altered; use another copy"
-            )
+            return [
+                checksum_of(view[: self.columns_at()]),
+                *(checksum_of(view[span.start : span.start + aligned(span.size)]) for span in spans),
+            ]
+
+    def seal(self, body: Bytes) -> None:
+        """Set the checksums of a body, unless they are known."""
+        columns = self.meta.columns
+        if self.body_crc is None or any(column.crc is None for column in columns):
+            self.body_crc, *others = self.checksums(body)
+            pairs = zip(columns, others, strict=True)
+            found = [msgspec.structs.replace(column, crc=crc) for column, crc in pairs]
+            self.meta = msgspec.structs.replace(self.meta, columns=found)
 
     # --- bytes
 
     def write(self) -> bytes:
-        """Derive the rest and return the head as bytes. Raises OverflowError, UnicodeError for values that MessagePack cannot hold."""
-        self.derive()
+        """Return the head as bytes. Raises OverflowError, UnicodeError for values that MessagePack cannot hold."""
+        meta = self._meta()
+        count, numbers = len(self.lengths), msgspec.structs.astuple(self)[_RECORD_FIELDS]
+        record = _REST.pack(FORMAT, *numbers, count, len(meta), self.status, 0)
+        members = _members(count).pack(*self.rewards, *self.lengths, *self.statuses, *self.reasons)
+        rest = record + members + meta
+        return _START.pack(MAGIC, checksum_of(rest)) + rest
+
+    def _meta(self) -> bytes:
         meta = _write_meta(self.meta)
-        if meta == _EMPTY:
-            meta = b""
-        head = bytearray(
-            _RECORD.pack(
-                *(MAGIC, 0, FORMAT, self.flags, self.body_crc, self.body_size, self.uid, self.version),
-                *(self.newest, self.trainable, self.staleness, self.num_tokens, self.response_tokens),
-                *(self.prompt_tokens, self.reward_mean, self.reward_std, len(self.lengths), len(meta)),
-                *(self.status, 0),
-            )
-        )
-        head += _members(len(self.lengths)).pack(*self.rewards, *self.lengths, *self.statuses, *self.reasons)
-        head += meta
-        return _sealed(head)
+        return b"" if meta == _EMPTY else meta
+
+    def size(self) -> int:
+        """Return the bytes of the head. Raises as `write`."""
+        return RECORD.itemsize + _MEMBER_BYTES * len(self.lengths) + len(self._meta())
 
     @classmethod
     def read(cls, data: Bytes) -> "Head":
         """Take a head apart whose checksum is right. Raises CorruptData for one that reroll did not write."""
-        _, _, _, flags, body_crc, body_size, uid, *numbers, count, meta_size, status, _ = _RECORD.unpack_from(
-            data
-        )
-        version, newest, trainable, staleness, num_tokens, response_tokens, prompt_tokens, mean, std = numbers
+        _, _, _, *numbers, count, meta_size, status, _ = _RECORD.unpack_from(data)
         end = RECORD.itemsize + _MEMBER_BYTES * count
         if count < 1 or end + meta_size != len(data):
             raise CorruptData(f"head of a group has {len(data)} bytes, but {count} members need another size")
@@ -360,27 +366,9 @@ class Head(msgspec.Struct, kw_only=True):
             meta = _read_meta(memoryview(data)[end:]) if meta_size else Meta()
         except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
             raise CorruptData(f"head of a group cannot be read: {error}; use another copy") from None
-        return cls(
-            rewards=found[:count],
-            lengths=found[count : 2 * count],
-            statuses=bytes(found[2 * count : 3 * count]),
-            reasons=bytes(found[3 * count :]),
-            flags=flags,
-            uid=uid,
-            staleness=staleness,
-            prompt_tokens=prompt_tokens,
-            body_crc=body_crc,
-            body_size=body_size,
-            meta=meta,
-            version=version,
-            newest=newest,
-            trainable=trainable,
-            num_tokens=num_tokens,
-            response_tokens=response_tokens,
-            reward_mean=mean,
-            reward_std=std,
-            status=status,
-        )
+        rewards, lengths, statuses, reasons = (found[at * count : (at + 1) * count] for at in range(4))
+        fields: Any = (lengths, rewards, bytes(statuses), bytes(reasons), *numbers, status, meta)
+        return cls(*fields)
 
     def check(self) -> None:
         """Compare a head from outside with itself: counts, names, types, sums, bytes. Raises CorruptData. O(members)."""
@@ -476,6 +464,8 @@ class Head(msgspec.Struct, kw_only=True):
 
 
 _IDS: Final = np.dtype("<i4")
+_RECORD_FIELDS: Final = slice(4, 17)
+"""The fields of `Head` that are in the record."""
 
 
 def check_frames(head: Bytes, body: Bytes, *, check_body: bool) -> int:
@@ -509,8 +499,11 @@ def check_frames(head: Bytes, body: Bytes, *, check_body: bool) -> int:
         usual = aligned(4 * prompt) + aligned(4 * tokens) * (2 if flags & HAS_LOGPROBS else 1)
         usual += aligned(tokens) if flags & HAS_MASK else 0
         if usual != body_size:  # it has further columns
-            Head.read(head).check_body(body)
-        elif checksum_of(body) != body_crc:
+            found = Head.read(head)
+            is_same = found.checksums(body) == [body_crc, *(column.crc for column in found.meta.columns)]
+        else:
+            is_same = checksum_of(body) == body_crc
+        if not is_same:
             raise CorruptData(
                 "checksum of a group's body does not fit: it was cut or altered; use another copy"
             )
@@ -530,7 +523,8 @@ def with_numbers(head: Bytes, *numbers: tuple[int, int]) -> bytes:
     changed = bytearray(head)
     for at, number in numbers:
         _NUMBER.pack_into(changed, at, number)
-    return _sealed(changed)
+    rest = bytes(changed)[_CHECKED_FROM:]
+    return _START.pack(MAGIC, checksum_of(rest)) + rest
 
 
 def flags_of(head: Bytes) -> int:
@@ -553,13 +547,6 @@ def aligned(size: int) -> int:
 def bounds_of(lengths: Sequence[int]) -> list[int]:
     """Return where each member begins in a flat column, and where the last one ends."""
     return list(accumulate([max(0, length) for length in lengths], initial=0))
-
-
-def _sealed(head: bytearray) -> bytes:
-    with memoryview(head) as view:
-        crc = checksum_of(view[_CHECKED_FROM:])
-    _CRC.pack_into(head, _CRC_AT, crc)
-    return bytes(head)
 
 
 @cache
