@@ -355,7 +355,7 @@ def test_replaced_shares_the_body():
         3,
         9,
     )
-    assert [rollout.extra_fields for rollout in new] == [{"n": 1}, {}, None]
+    assert [rollout.extra_fields for rollout in new] == [{"n": 1}, {}, {}]
     assert new.finish_reasons == ["stop", "odd", None]
     assert (np.isnan(group.rewards).all(), group.staleness, group.version) == (True, 0, None)
     assert new.replaced(staleness=[1, 2, 4])[2].seq_staleness == 4

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from reroll.group import RolloutGroup
+from reroll.group.layout import Bytes
 from reroll.rollout import GroupSummary, Rollout, Status, expire, read_status, stamp, write_status
 from reroll.rollout.adapters import read_length, read_seq_staleness, write_if_present
 from reroll.rollout.checkout import unmark
@@ -33,7 +34,10 @@ class Applied(NamedTuple):
         """Edit rollouts."""
         if self.model_step is not None:
             for item in items:
-                stamp(item, self.model_step)
+                if type(item) is Rollout:
+                    item.extend_versions(self.model_step)
+                else:
+                    stamp(item, self.model_step)
         if self.staleness is not None:
             write_staleness(items, self.staleness)
         if self.failed:
@@ -78,6 +82,7 @@ class Group:
     """
 
     __slots__ = (
+        "_head",
         "_is_frozen",
         "_payload",
         "_recorded",
@@ -85,7 +90,7 @@ class Group:
         "_stated_at",
         "applied",
         "emptied",
-        "head",
+        "is_columns",
         "measure",
         "prompts",
         "trainable",
@@ -107,7 +112,8 @@ class Group:
     def replace(self, payload: Payload, summary: GroupSummary, stated_at: int | None = None) -> None:
         """Hold another payload; `stated_at` is the step of the staleness that its members state."""
         self._payload: Payload | None = payload
-        self.head = payload.head if isinstance(payload, RolloutGroup) else None
+        self.is_columns = isinstance(payload, RolloutGroup)
+        self._head: Bytes | None = None
         self.learn(summary, stated_at)
 
     def learn(self, summary: GroupSummary, stated_at: int | None = None) -> None:
@@ -126,6 +132,13 @@ class Group:
         """The payload, which is in memory."""
         assert self._payload is not None  # noqa: S101  (the caller has loaded it)
         return self._payload
+
+    @property
+    def head(self) -> Bytes | None:
+        """The head of a group of columns, written when it is first needed."""
+        if self._head is None and isinstance(self._payload, RolloutGroup):
+            self._head = self._payload.head
+        return self._head
 
     @property
     def is_here(self) -> bool:
@@ -178,9 +191,9 @@ class Group:
             leaves: whether no other receiver can get the group: then a list of objects is not copied.
 
         """
-        if not is_final:
+        if not is_final and self._stale_at is not None:
             self._expire_stale()
-        payload, versions = self.current(), self.versions
+        payload, versions = self.current() if self.emptied else self.payload, self.versions
         stated: int | list[int | None] | None = None
         if not is_final and self.version_tokens and step is not None and step != self._stated_at:
             first = versions[0]
@@ -260,7 +273,7 @@ class Group:
         self.versions, self.trainable = record.versions, record.trainable
         self.version_tokens, self.measure = record.version_tokens, record.measure
         self._stale_at, self._stated_at = record.stale_at, None
-        self.prompts, self.head = record.prompt_tokens, record.head
+        self.prompts, self._head, self.is_columns = record.prompt_tokens, record.head, record.head is not None
         self.applied, self.emptied = record.applied, record.emptied or None
         return self
 
@@ -277,9 +290,9 @@ class Group:
     def unload(self) -> None:
         """Drop the payload, which is on disk."""
         self.prompt_tokens()
-        self._payload = None
         if self.head is None:
             self._stated_at = None
+        self._payload = None
 
     def encoded(self) -> None:
         """Note that the payload was encoded as it is now."""

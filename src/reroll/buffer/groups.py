@@ -143,7 +143,7 @@ class Groups(HandOuts):
         uid, slot, gone = self._enter(put, decision)
         applied = put.apply(decision, uid)
         group = Group(uid, put.items, put.summary, put.step())
-        if put.task.settings.is_durable and group.head is None:
+        if put.task.settings.is_durable and not group.is_columns:
             group.applied = applied
         self._store(slot, group)
         self.counters.count_put(put.task.name, put.summary, decision.status)
@@ -153,13 +153,13 @@ class Groups(HandOuts):
             self._warn_of_no_decay(put.task)
         if decision.dropped:
             self._drop_expired(put.task, EXPIRED, np.array([slot]))
-            if group.head is not None:
+            if group.is_columns:
                 for rollout in put.caller:
                     write_status(rollout, Status.EXPIRED)
                     release(rollout)
             return None
         if decision.expired:
-            if group.head is not None:
+            if group.is_columns:
                 _expire_caller(put.caller, decision)
             self._expire_members(put.task, slot, {m: decision.staleness[m] for m in decision.expired})
         self._forget(gone)

@@ -254,7 +254,9 @@ def _read_model(cls: Any, state: Any) -> Any:
 
 def _write_rollout(value: Rollout) -> list[Any]:
     """Return the state of a Rollout by name, and the attributes that its subclass adds."""
-    others = {name: part for name, part in _attributes(value).items() if name not in STATE_SLOTS}
+    others = {
+        name: part for name, part in _attributes(value).items() if name not in {*STATE_SLOTS, "_others"}
+    }
     return [dict(zip(_STATE_NAMES, value.state(), strict=True)), others]
 
 

@@ -45,7 +45,6 @@ from reroll.group.layout import (
     bounds_of,
 )
 from reroll.rollout import (
-    STATE_SLOTS,
     Rollout,
     RolloutLike,
     Status,
@@ -58,20 +57,16 @@ from reroll.rollout import (
 )
 from reroll.rollout.adapters import find_mismatch
 from reroll.rollout.arrays import as_columns, as_floats, as_ids, as_mask
+from reroll.rollout.rollout import OTHER_SLOTS, USUAL_SLOTS, is_empty_dict, read_slots
+from reroll.rollout.versions import NO_VERSIONS
 
 _ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
 _MOST_DEPTH: Final = 16
-_NO_VERSIONS: Final = VersionRuns()
 _COMPLETED: Final = bytes([STATUS_CODE[Status.COMPLETED]])
 _UNENCODABLE: Final = (OverflowError, UnicodeError, ValueError, TypeError)
 _FREE_FIELDS: Final = FIELD_NAMES.difference({"group_uid", "group_id", "reward", "finish_reason", "checkout"})
 _RESERVED: Final = FIELD_NAMES.union(FIELD_COLUMNS, ("prompt_ids", "response_ids", "columns")).difference(
     {"routed_experts"}
-)
-_OTHER_SLOTS: Final = (
-    *("_tokens", "_num_tokens", "_input_ids", "_labels", "rollout_id", "session_id", "message", "response"),
-    *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "_columns"),
-    *("group_uid", "group_id", "checkout"),
 )
 
 
@@ -106,7 +101,8 @@ class Draft:
         self.head, self.objects, self._parts = head, dict(objects), parts
         self._columns: dict[str, tuple[Column, list[Any]]] = {}
         self._body: Bytes | None = None
-        self._tokens = sum([length for length in head.lengths if length > 0])
+        lengths = head.lengths
+        self._tokens = sum(lengths) if min(lengths) >= 0 else sum([max(0, each) for each in lengths])
 
     @classmethod
     def of(cls, encoded: Encoded) -> "Draft":
@@ -126,14 +122,10 @@ class Draft:
         """Set the prompt of each member, ids or None; one that all share is stored once."""
         head, held = self.head, prompts[0]
         if not _is_one(prompts):
-            lengths = [-1 if prompt is None else len(prompt) for prompt in prompts]
+            lengths = _lengths(prompts)
             joined = b"".join([prompt for prompt in prompts if prompt is not None])
-            if (
-                held is None
-                or joined != bytes(held) * len(prompts)
-                or lengths.count(len(held)) != len(prompts)
-            ):
-                head.meta.prompts, head.prompt_tokens = lengths, len(joined) // 4
+            if lengths.count(lengths[0]) != len(prompts) or joined != bytes(held) * len(prompts):
+                head.meta.prompts, head.prompt_tokens = list(lengths), len(joined) // 4
                 self._add([joined], len(joined))
                 return
         if held is not None:
@@ -146,28 +138,27 @@ class Draft:
 
     def responses(self, responses: Sequence[Any]) -> None:
         """Set the response of each member; None where the length is -1."""
-        self._add([ids for ids in responses if ids is not None], 4 * self._tokens)
+        self._add(_given(responses), 4 * self._tokens)
 
     def logprobs(self, logprobs: Sequence[Any]) -> None:
         """Set the log-probabilities of each member; None: absent."""
         if self._is_column("logprobs", logprobs):
             self.head.flags |= HAS_LOGPROBS
-            self._add([each for each in logprobs if each is not None], 4 * self._tokens)
+            self._add(_given(logprobs), 4 * self._tokens)
 
     def masks(self, masks: Sequence[Any]) -> None:
         """Set the mask of each member; None: absent. A mask of ones takes no bytes."""
         if self._is_column("response_mask", masks):
-            joined = b"".join([each for each in masks if each is not None])
+            joined = b"".join(_given(masks))
             self.head.flags |= HAS_MASK if 0 in joined else ONES_MASK
             if 0 in joined:
                 self._add([joined], len(joined))
 
     def _is_column(self, name: str, values: Sequence[Any]) -> bool:
         """Return whether values have the lengths of the responses; others become a further column."""
-        lengths = tuple([-1 if each is None else len(each) for each in values])
-        if max(lengths) < 0:
+        if _is_nothing(values):
             return False
-        if lengths == self.head.lengths:
+        if _lengths(values) == self.head.lengths:
             return True
         self.column(name, values)
         return False
@@ -185,14 +176,15 @@ class Draft:
         head, lengths = self.head, self.head.lengths
         head.flags &= ~ONE_VERSION
         head.meta.versions = head.meta.trainable = None
-        has_masks = not head.flags & ONES_MASK and not all(map(is_, masks, repeat(None)))
-        ends = [each.parts[1] for each in versions]
-        if not any(ends) and not has_masks and not exempt:  # the usual case
+        has_masks = not head.flags & ONES_MASK and not _is_nothing(masks)
+        if (
+            not exempt and not has_masks and versions[0] is NO_VERSIONS and _is_one(versions)
+        ):  # the usual case
             if model_step is not None and max(lengths) > 0:
                 head.flags |= ONE_VERSION
                 head.version = model_step
             return
-        found = list(versions)
+        found, ends = list(versions), [each.parts[1] for each in versions]
         for place, (end, length) in enumerate(zip(ends, lengths, strict=True)):
             stamped = end[-1] if end else 0
             if stamped > length >= 0:
@@ -257,13 +249,12 @@ class Draft:
 
     def finish_reasons(self, reasons: Sequence[Any]) -> None:
         """Set the finish reason of each member."""
-        codes = bytes(
-            [
-                REASON_CODE.get(each, OTHER_REASON) if each is None or type(each) is str else OTHER_REASON
-                for each in (reasons[:1] if _is_one(reasons) else reasons)
-            ]
-        )
-        self.head.reasons = codes if len(codes) == len(reasons) else codes * len(reasons)
+        distinct = reasons[:1] if _is_one(reasons) else reasons
+        codes = [
+            REASON_CODE.get(each, OTHER_REASON) if each is None or type(each) is str else OTHER_REASON
+            for each in distinct
+        ]
+        self.head.reasons = bytes(codes) * (len(reasons) // len(codes))
         self.field("finish_reason", reasons if OTHER_REASON in codes else ())
 
     def staleness(self, staleness: Sequence[int]) -> None:
@@ -293,7 +284,7 @@ class Draft:
         fields = self.head.meta.fields
         fields.pop(name, None)
         self.objects.pop(name, None)
-        if values and not all(map(is_, values, repeat(None))):
+        if values and not _is_nothing(values):
             held = [values[0]] if _is_one(values) else list(values)
             (fields if is_plain(held) else self.objects)[name] = held
 
@@ -457,9 +448,30 @@ def _named(place: int, check: Any, *arguments: Any) -> Any:
         raise InvalidArgument(f"rollout {place}: {error}") from None
 
 
+# By identity: an array that is compared with None compares each of its entries.
+
+
 def _is_one(values: Sequence[Any]) -> bool:
-    """Return whether all values are the same object; arrays are not compared."""
+    """Return whether all values are the same object."""
     return all(map(is_, values, repeat(values[0])))
+
+
+def _is_nothing(values: Sequence[Any]) -> bool:
+    """Return whether all values are None."""
+    return values[0] is None and all(map(is_, values, repeat(None)))
+
+
+def _given(values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values that are not None."""
+    return [value for value in values if value is not None]
+
+
+def _lengths(values: Sequence[Any]) -> tuple[int, ...]:
+    """Return the length of each value, -1 for None."""
+    try:
+        return tuple(map(len, values))
+    except TypeError:
+        return tuple([ABSENT if value is None else len(value) for value in values])
 
 
 def is_plain(value: Any, depth: int = _MOST_DEPTH) -> bool:
@@ -512,8 +524,8 @@ def from_rollouts(rollouts: Sequence[Rollout], model_step: int | None = None) ->
             if other is None
             else f"a RolloutGroup holds Rollout objects, not {other}; put groups of other classes as lists"
         )
-    states = zip(*map(Rollout.state, rollouts), strict=True)
-    draft = from_slots(dict(zip(STATE_SLOTS, states, strict=True)), model_step)
+    *columns, others = zip(*map(read_slots, rollouts), strict=True)
+    draft = from_slots(dict(zip(USUAL_SLOTS, columns, strict=True)), model_step, others)
     if draft.has_columns:
         for place, rollout in enumerate(rollouts):
             if problem := find_mismatch(rollout, partial=True):
@@ -521,10 +533,17 @@ def from_rollouts(rollouts: Sequence[Rollout], model_step: int | None = None) ->
     return draft.finish()
 
 
-def from_slots(held: Mapping[str, Sequence[Any]], model_step: int | None = None) -> Draft:
-    """Return the draft of a group from the values of each slot of its Rollouts. Raises InvalidArgument."""
+def from_slots(
+    held: Mapping[str, Sequence[Any]],
+    model_step: int | None = None,
+    others: Sequence[Mapping[str, Any] | None] = (None,),
+) -> Draft:
+    """Return the draft of a group from the values of each slot of its Rollouts, and their other values.
+
+    Raises InvalidArgument.
+    """
     responses, masks = held["_response_ids"], held["_response_mask"]
-    draft = Draft(Head(lengths=tuple([-1 if ids is None else len(ids) for ids in responses])), {}, [])
+    draft = Draft(Head(lengths=_lengths(responses)), {}, [])
     draft.prompts(held["_prompt_ids"])
     draft.responses(responses)
     draft.logprobs(held["_logprobs"])
@@ -533,14 +552,20 @@ def from_slots(held: Mapping[str, Sequence[Any]], model_step: int | None = None)
     draft.rewards(held["reward"])
     draft.finish_reasons(held["finish_reason"])
     draft.staleness(held["_seq_staleness"])
+    for name in _ID_KINDS:
+        if not _is_nothing(held[name]):
+            draft.ids(name, held[name])
     exempt: Sequence[Any] = ()
-    # By identity: an array that is compared with None compares each of its entries.
-    if [True for slot in _OTHER_SLOTS for value in held[slot] if value is not None]:
-        for slot in _OTHER_SLOTS:
-            if not all(map(is_, held[slot], repeat(None))):
-                (draft.ids if slot in _ID_KINDS else draft.set_other)(slot.removeprefix("_"), held[slot])
-        pairs = zip(held["_input_ids"], held["_labels"], strict=True)
-        exempt = [ids is not None or labels is not None for ids, labels in pairs]
+    if not _is_nothing(others):
+        members = [each or {} for each in others]
+        for slot in OTHER_SLOTS:
+            values = [each.get(slot) for each in members]
+            if slot == "extra_fields":
+                values = [None if is_empty_dict(fields) else fields for fields in values]
+            if not _is_nothing(values):
+                draft.set_other(slot.removeprefix("_"), values)
+        exempt = ["_input_ids" in each or "_labels" in each for each in members]
+        exempt = exempt if any(exempt) else ()
     draft.versions(held["_response_model_steps"], masks, model_step, exempt)
     return draft
 
@@ -577,7 +602,7 @@ def from_engine(
     }
     check_counts(given, count, "response")
     nothing = (None,) * count
-    slots: dict[str, Sequence[Any]] = dict.fromkeys(STATE_SLOTS, nothing)
+    slots: dict[str, Sequence[Any]] = dict.fromkeys(USUAL_SLOTS, nothing)
     slots["_prompt_ids"] = _prompts(prompt_ids, count)
     ids = slots["_response_ids"] = [_ids("responses", each) for each in responses]
     for name, values, convert in (("logprobs", logprobs, _floats), ("masks", masks, _mask)):
@@ -590,7 +615,7 @@ def from_engine(
                     )
             slots["_logprobs" if name == "logprobs" else "_response_mask"] = found
     if versions is None:
-        slots["_response_model_steps"] = [_NO_VERSIONS] * count
+        slots["_response_model_steps"] = [NO_VERSIONS] * count
     else:
         slots["_response_model_steps"] = [VersionRuns.of(each, "versions") for each in versions]
     slots["_status"], errors = read_statuses(status, finish_reasons, count)

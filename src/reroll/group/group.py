@@ -35,27 +35,33 @@ from reroll.group.layout import (
     OWN_STALENESS,
     REASONS,
     SHARED_PROMPT,
-    STALENESS_AT,
     STATUSES,
     TOKENS_DERIVED,
-    UID_AT,
     Array,
     Bytes,
     Head,
     body_size_of,
     bounds_of,
     check_frames,
-    flags_of,
     with_numbers,
 )
 from reroll.rollout import STATE_SLOTS, GroupSummary, Rollout, Status, VersionRuns
 from reroll.rollout.adapters import read_integer
 from reroll.rollout.checkout import Checkout, read_checkouts
+from reroll.rollout.rollout import USUAL_SLOTS, others_without_response, read_slots
 from reroll.rollout.rules import Invalid, find_invalid
 from reroll.rollout.summary import count_value, measure
+from reroll.rollout.versions import NO_VERSIONS
 
-_NO_VERSIONS: Final = VersionRuns()
 _FIELD_FIRST: Final = re.compile(r"\['(\w+)'\]\[(\d+)\]")
+_WITHOUT_RESPONSE: Final = {
+    "_response_ids": np.empty(0, np.int32),
+    "_logprobs": np.empty(0, np.float32),
+    "_response_model_steps": NO_VERSIONS,
+    "_status": Status.EXPIRED,
+    **dict.fromkeys(("_response_mask", "reward", "finish_reason")),
+}
+"""The values of a member whose response expired."""
 _SLOT_OF: Final = {slot.removeprefix("_"): slot for slot in STATE_SLOTS}
 
 
@@ -75,10 +81,10 @@ class RolloutGroup(Sequence[Rollout]):
         "_body",
         "_data",
         "_head",
+        "_is_behind",
+        "_made_of",
         "_objects",
         "_rollouts",
-        "_stated",
-        "_states",
         "_summary",
     )
     __hash__ = None  # type: ignore[assignment]  # equal to lists, and its uid changes
@@ -86,32 +92,44 @@ class RolloutGroup(Sequence[Rollout]):
     _head: Head | None
     _data: Bytes | None
     """The head as bytes, None: not written yet; then `_head` is there."""
-    _stated: int | None
+    _is_behind: bool
+    """Whether uid and staleness of `_data` are older than those of `_head`."""
     _body: Bytes
     _objects: dict[str, list[Any]]
     _rollouts: list[Rollout] | None
-    _states: list[tuple[Any, ...]] | None
-    """Of the rollouts as they were made; None if their values may change without an assignment."""
+    _made_of: list[Sequence[Any]] | None
+    """The values of the rollouts as they were made, by slot; None if values may change without an assignment."""
     _summary: GroupSummary | None
 
     def __init__(self, rollouts: Iterable[Rollout]) -> None:
         """Make a group of rollouts, as `of` does."""
-        self._rollouts = self._states = None
+        self._rollouts = self._made_of = None
         self._set(build.from_rollouts(list(rollouts)))
 
     @classmethod
     def _of(cls, encoded: Encoded) -> Self:
         self = cls.__new__(cls)
-        self._rollouts = self._states = None
+        self._rollouts = self._made_of = None
         self._set(encoded)
         return self
+
+    def _twin(self, head: Head) -> Self:
+        """Return a group of the same bytes with this head, or one that differs from it in uid and staleness."""
+        made = self.__new__(type(self))
+        made._share(self, head)  # noqa: SLF001
+        return made
+
+    def _share(self, other: "RolloutGroup", head: Head) -> None:
+        held = other._data, other._body, other._objects, other._is_behind or head is not other._head  # noqa: SLF001
+        self._head, (self._data, self._body, self._objects, self._is_behind) = head, held
+        self._rollouts = self._made_of = self._summary = None
 
     def _set(self, encoded: Encoded) -> None:
         head = encoded.head
         if head is not None and encoded.data is None and _can_change(head):
             encoded = build.written(encoded)
         self._head, self._data, self._body, self._objects = encoded
-        self._summary = self._stated = None
+        self._is_behind, self._summary = False, None
 
     # --- making
 
@@ -344,25 +362,15 @@ class RolloutGroup(Sequence[Rollout]):
             self._head = Head.read(self._data or b"")
         return self._head
 
-    def _flags(self) -> int:
-        return flags_of(self._data or b"") if self._head is None else self._head.flags
-
     def _sync(self) -> None:
-        """Encode rollouts again that were made and may have changed, and write a pending staleness."""
-        if self._stated is not None:
-            if self._data is not None:
-                self._data = with_numbers(self._data, (STALENESS_AT, self._stated))
-            if self._head is not None:  # a copy, since other groups may share it
-                self._head = copy.copy(self._head)
-                self._head.staleness = self._stated
-            self._stated = None
+        """Encode rollouts again that were made and may have changed."""
         if self._rollouts is None:
             return
-        if self._states is not None:
-            now = [rollout.state() for rollout in self._rollouts]
-            if all(map(is_, chain.from_iterable(self._states), chain.from_iterable(now))):
+        if self._made_of is not None:
+            then, now = zip(*self._made_of, strict=True), map(read_slots, self._rollouts)
+            if all(map(is_, chain.from_iterable(then), chain.from_iterable(now))):
                 return
-            self._states = None  # arrays that were assigned may be written to at any time
+            self._made_of = None  # arrays that were assigned may be written to at any time
         self._set(self._rebuilt(self._rollouts))
 
     def _rebuilt(self, rollouts: Sequence[Rollout]) -> Encoded:
@@ -381,6 +389,9 @@ class RolloutGroup(Sequence[Rollout]):
         self._sync()
         if self._data is None:
             self._head, self._data, _, self._objects = build.written(self._encoded())
+        elif self._is_behind and self._head is not None:
+            self._data = with_numbers(self._data, self._head.uid, self._head.staleness)
+        self._is_behind = False
         return self._data or b""
 
     @property
@@ -408,30 +419,22 @@ class RolloutGroup(Sequence[Rollout]):
         self._set_ids(self.uid, checkout)
 
     def assign(self, uid: int) -> None:
-        """Set the uid and clear the checkout, in place, as `put` does. A few microseconds."""
-        is_pending = self._stated is not None and self._rollouts is None
-        if is_pending and self._data is not None and not self._flags() & OWN_IDS:
-            self._data = with_numbers(self._data, (UID_AT, uid), (STALENESS_AT, self._stated or 0))
-            self._head = self._stated = None
-        else:
-            self._set_ids(uid, None)
+        """Set the uid and clear the checkout, in place, as `put` does. A microsecond."""
+        self._set_ids(uid, None)
 
     def drop_own_ids(self) -> None:
         """Clear uid and checkout if members have different ones, or a uid that is no number of a buffer."""
-        if flags_of(self.head) & OWN_IDS:
+        if self._read().flags & OWN_IDS:
             self._set_ids(None, None)
 
     def _set_ids(self, uid: int | None, checkout: str | None) -> None:
         number = 0 if uid is None else uid
         if type(number) is not int or not 0 <= number < BOUND:
             raise InvalidArgument(f"uid must be a positive integer or None, not {shown(uid)}")
-        self._sync()
-        if checkout is None and not self._flags() & OWN_IDS:
-            if self._data is not None:
-                self._data = with_numbers(self._data, (UID_AT, number))
-            if self._head is not None:  # a copy, since other groups may share it
-                self._head = copy.copy(self._head)
-                self._head.uid = number
+        head = self._read()
+        if checkout is None and not head.flags & OWN_IDS:
+            self._head = copy.copy(head)  # other groups may share it
+            self._head.uid, self._is_behind = number, True
         else:
             draft, count = Draft.of(self._encoded()), len(self)
             draft.ids("group_uid", [uid] * count)
@@ -439,8 +442,8 @@ class RolloutGroup(Sequence[Rollout]):
             self._set(draft.finish())
         for rollout in self._rollouts or ():
             rollout.group_uid, rollout.checkout = uid, checkout
-        if self._states is not None and self._rollouts is not None:
-            self._states = [rollout.state() for rollout in self._rollouts]
+        if self._made_of is not None and self._rollouts is not None:
+            self._made_of = list(zip(*map(read_slots, self._rollouts), strict=True))
 
     @property
     def task_name(self) -> str | None:
@@ -498,10 +501,10 @@ class RolloutGroup(Sequence[Rollout]):
     @property
     def nbytes(self) -> int:
         """The bytes of head and body."""
-        self._sync()
-        if self._data is None and self._head is not None:
+        head = self._read()
+        if self._data is None:
             with suppress(OverflowError, UnicodeError, ValueError, TypeError):
-                return self._head.size() + len(self._body)
+                return head.size() + len(self._body)
         return len(self.head) + len(self._body)
 
     @property
@@ -521,36 +524,40 @@ class RolloutGroup(Sequence[Rollout]):
         head = self._read()
         if self._summary is not None:
             return self._summary
-        lengths, scores, count = head.lengths, head.scores(), len(head.lengths)
-        if head.flags & ONE_VERSION or head.meta.versions is None:
-            version = _known(head.version)
+        lengths, scores, count, meta = head.lengths, head.scores(), len(head.lengths), head.meta
+        version, newest = _known(head.version), _known(head.newest)
+        versions: tuple[int | None, ...]
+        if meta.versions is None:
             tokens = {} if version is None else {version: head.response_tokens}
-            versions = tuple([version if length > 0 else None for length in lengths])
+            versions = (version,) * count
+            if version is not None and min(lengths) < 1:
+                versions = tuple([version if length > 0 else None for length in lengths])
         else:
-            tokens, versions = {}, tuple([min(runs[::2], default=None) for runs in head.meta.versions])
-            for place, runs in enumerate(head.meta.versions):
+            tokens, versions = {}, tuple([min(runs[::2], default=None) for runs in meta.versions])
+            for place, runs in enumerate(meta.versions):
                 stamped, length = sum(runs[1::2]), lengths[place]
                 if 0 < stamped < length:
                     raise InvalidArgument(
                         f"rollout {place}: response_model_steps has {stamped} entries, but response_ids has {length}; give "
                         f"one per response token, or put with model_step to fill it up"
                     )
-                for version, number in zip(runs[::2], runs[1::2], strict=True):
-                    tokens[version] = tokens.get(version, 0) + number
+                for each, number in zip(runs[::2], runs[1::2], strict=True):
+                    tokens[each] = tokens.get(each, 0) + number
         trainable = versions
-        if head.meta.trainable is not None or head.meta.versions is not None:
-            newest = tuple(head.member_trainable())
-            trainable = versions if newest == versions else newest
-        is_scored = scores.count(None) < count
+        if meta.trainable is not None or meta.versions is not None:
+            newest_trainable = tuple(head.member_trainable())
+            trainable = versions if newest_trainable == versions else newest_trainable
+        is_scored = not isnan(head.reward_mean) or any(score is not None for score in scores)
+        objects = self._objects
         self._summary = GroupSummary(
             status=STATUSES[head.status],
             group_id=self.group_id,
-            version=_known(head.version),
-            newest_version=_known(head.newest),
+            version=version,
+            newest_version=newest,
             staleness=head.staleness,
             num_rollouts=count,
             num_tokens=head.num_tokens,
-            num_bytes=self.nbytes + sum(map(count_value, self._objects.values())),
+            num_bytes=self.nbytes + (sum(map(count_value, objects.values())) if objects else 0),
             reward_mean=head.reward_mean if is_scored else None,
             reward_std=head.reward_std if is_scored else None,
             version_tokens=tokens,
@@ -558,7 +565,7 @@ class RolloutGroup(Sequence[Rollout]):
             member_newest_trainable=trainable,
             member_tokens=tuple(head.member_tokens()),
             member_staleness=tuple(head.member_staleness()),
-            measure=measure([max(0, length) for length in lengths], scores),
+            measure=measure(lengths if min(lengths) >= 0 else [max(0, each) for each in lengths], scores),
             prompt_tokens=head.prompt_tokens * (count if head.flags & SHARED_PROMPT else 1),
         )
         return self._summary
@@ -570,8 +577,10 @@ class RolloutGroup(Sequence[Rollout]):
         """
         head = self._read()
         is_fine = "reward" not in head.meta.fields and "reward" not in self._objects
-        is_fine &= isfinite(sum([number for number in head.rewards if not isnan(number)]))
-        if is_fine and "logprobs" in head.spans():
+        is_fine = is_fine and (
+            isfinite(sum(head.rewards)) or all(isfinite(each) or isnan(each) for each in head.rewards)
+        )
+        if is_fine and head.has_column("logprobs"):
             logprobs = self._column("logprobs")
             is_fine = not len(logprobs) or not isnan(np.minimum.reduce(logprobs))
         return [] if is_fine else find_invalid(copy.copy(self))
@@ -662,17 +671,11 @@ class RolloutGroup(Sequence[Rollout]):
     # --- changed copies
 
     def _encoded(self) -> Encoded:
-        return Encoded(self._read(), self._data, self._body, self._objects)
+        return Encoded(self._read(), None if self._is_behind else self._data, self._body, self._objects)
 
     def __copy__(self) -> Self:
         """Return a group that shares bytes and objects, but no rollouts that were made. O(1)."""
-        self._sync()
-        head = self._head
-        if (
-            head is not None and head.meta.fields and self._data is not None
-        ):  # a receiver may write to lists and dicts
-            head = None
-        made = self._of(Encoded(head, self._data, self._body, self._objects))
+        made = self._twin(self._read())
         made._summary = self._summary  # noqa: SLF001
         return made
 
@@ -697,18 +700,16 @@ class RolloutGroup(Sequence[Rollout]):
     def with_staleness(self, staleness: int | Sequence[int | None]) -> Self:
         """Return the group with this staleness, of all members or one each; None leaves a member as it is.
 
-        Cost: a microsecond, since it is written when the head is read; a new head where members differ. The body is shared.
+        Cost: a microsecond; a new head where members differ. The body is shared.
         """
-        self._sync()
+        head = self._read()
         given = [staleness] if isinstance(staleness, int) else staleness
         first = given[0]
-        is_same = first is not None and given.count(first) == len(given)
-        if is_same and not self._flags() & OWN_STALENESS:
-            head = self._head if self._data is None else None
-            made = self._of(Encoded(head, self._data, self._body, self._objects))
-            made._stated = first  # noqa: SLF001
-            return made
-        draft, held = Draft.of(self._encoded()), self._read().member_staleness()
+        if first is not None and not head.flags & OWN_STALENESS and given.count(first) == len(given):
+            stated = copy.copy(head)  # other groups may share it
+            stated.staleness = first
+            return self._twin(stated)
+        draft, held = Draft.of(self._encoded()), head.member_staleness()
         given = given if len(given) == len(held) else list(given) * len(held)
         draft.staleness([old if new is None else new for old, new in zip(held, given, strict=True)])
         return self._of(draft.finish())
@@ -722,11 +723,18 @@ class RolloutGroup(Sequence[Rollout]):
             staleness: by place of the member: the staleness with which it expired.
 
         """
-        members = list(copy.copy(self))
+        head = self._read()
+        slots, others = self._slots(head)
+        held = {slot: list(values) for slot, values in slots.items()}
+        members = list(_by_member(others, len(self)))
         for place, value in staleness.items():
-            members[place].clear_response()
-            members[place].status, members[place].seq_staleness = Status.EXPIRED, value
-        return self._of(self._rebuilt(members))
+            for slot, empty in _WITHOUT_RESPONSE.items():
+                held[slot][place] = empty
+            held["_seq_staleness"][place] = value
+            members[place] = others_without_response(members[place], held["_prompt_ids"][place])
+        draft = build.from_slots(held, None, members)
+        draft.head.meta.task_name = head.meta.task_name
+        return self._of(draft.finish())
 
     def select(self, columns: Sequence[str] | None) -> Self:
         """Return the group without the further columns that are not named; None keeps all.
@@ -787,8 +795,7 @@ class RolloutGroup(Sequence[Rollout]):
     def become(self, other: "RolloutGroup") -> None:
         """Hold the versions, staleness, status and uid of another group, which was made from this one."""
         if self._rollouts is None or len(self._rollouts) != len(other):
-            encoded = copy.copy(other)._encoded()  # noqa: SLF001  (of this class)
-            self._set(encoded if encoded.data is None else encoded._replace(head=None))
+            self._share(other, other._read())  # noqa: SLF001  (of this class)
             return
         for mine, theirs in zip(self._rollouts, copy.copy(other), strict=True):
             mine.response_model_steps = theirs.response_model_steps
@@ -885,9 +892,10 @@ class RolloutGroup(Sequence[Rollout]):
             is_fixed = not self._objects and not _can_change(head)
             if not is_fixed:  # rollouts may change these values, and other groups share the head
                 head = self._head = Head.read(self.head)
-            states = list(zip(*self._slots(head).values(), strict=True))
-            self._rollouts = list(map(Rollout.from_state, states))
-            self._states = states if is_fixed else None
+            slots, others = self._slots(head)
+            made_of = [*slots.values(), _by_member(others, len(head.lengths))]
+            self._rollouts = list(map(Rollout.from_slots, zip(*made_of, strict=True)))
+            self._made_of = made_of if is_fixed else None
         return self._rollouts
 
     def values(self, names: Iterable[str]) -> list[Sequence[Any]]:
@@ -898,29 +906,35 @@ class RolloutGroup(Sequence[Rollout]):
         slots = [_SLOT_OF[name] for name in names]
         if self._rollouts is not None:
             return [[getattr(rollout, slot) for rollout in self._rollouts] for slot in slots]
-        found = self._slots(self._read())
-        return [found[slot] for slot in slots]
+        usual, others = self._slots(self._read())
+        nothing = (None,) * len(self)
+        return [usual.get(slot) or others.get(slot, nothing) for slot in slots]
 
-    def _slots(self, head: Head) -> dict[str, Sequence[Any]]:
-        """Return the values of all members, by slot of Rollout."""
-        lengths, flags, meta, count, body = head.lengths, head.flags, head.meta, len(head.lengths), self._body
-        slots: dict[str, Sequence[Any]] = dict.fromkeys(STATE_SLOTS, (None,) * count)
-        bounds, gaps = bounds_of(lengths), [place for place, length in enumerate(lengths) if length < 0]
+    def _slots(self, head: Head) -> tuple[dict[str, Sequence[Any]], dict[str, Sequence[Any]]]:
+        """Return the values of all members by slot of Rollout: the usual ones, and others that a member has."""
+        lengths, flags, meta, count = head.lengths, head.flags, head.meta, len(head.lengths)
+        nothing = (None,) * count
+        slots: dict[str, Sequence[Any]] = dict.fromkeys(USUAL_SLOTS, nothing)
+        others: dict[str, Sequence[Any]] = {}
+        bounds, has_gaps = bounds_of(lengths), min(lengths) < 0
+        usual = head.usual_columns(self._body)
+        prompts = usual.pop("prompt_ids")
         if flags & SHARED_PROMPT:
-            slots["_prompt_ids"] = [head.column("prompt_ids", body)] * count
+            slots["_prompt_ids"] = (prompts,) * count
         elif meta.prompts is not None:
-            parts = parts_of(self.prompt_ids, bounds_of(meta.prompts))
+            parts = parts_of(prompts, bounds_of(meta.prompts))
             slots["_prompt_ids"] = [
                 None if size < 0 else part for size, part in zip(meta.prompts, parts, strict=True)
             ]
-        for name, flag in _USUAL_COLUMNS:
-            if flag is None or flags & flag:
-                flat = _ones(head.response_tokens) if flag == ONES_MASK else head.column(name, body)
-                parts = slots[f"_{name}"] = parts_of(flat, bounds)
-                for place in gaps:
-                    parts[place] = None
+        if flags & ONES_MASK:
+            usual["response_mask"] = _ones(head.response_tokens)
+        for name, flat in usual.items():
+            parts = parts_of(flat, bounds)
+            if has_gaps:
+                parts = [None if length < 0 else part for length, part in zip(lengths, parts, strict=True)]
+            slots[f"_{name}"] = parts
         if flags & TOKENS_DERIVED:
-            slots["_tokens"] = (True,) * count
+            others["_tokens"] = (True,) * count
         slots["_response_model_steps"] = _versions(head)
         slots["_seq_staleness"] = head.member_staleness()
         slots["_status"] = [STATUSES[code] for code in head.statuses]
@@ -928,24 +942,33 @@ class RolloutGroup(Sequence[Rollout]):
         if flags & INTEGER_REWARDS or isnan(sum(head.rewards)):
             number = int if flags & INTEGER_REWARDS else float
             slots["reward"] = [None if isnan(reward) else number(reward) for reward in head.rewards]
-        slots["finish_reason"] = self._reasons(head)
-        slots["group_uid"], slots["group_id"] = (head.uid or None,) * count, (meta.group_id,) * count
-        slots["checkout"] = (meta.checkout,) * count
+        if any(head.reasons):
+            slots["finish_reason"] = self._reasons(head)
+        if head.uid:
+            slots["group_uid"] = (head.uid,) * count
+        slots["group_id"] = (meta.group_id,) * count
+        if meta.checkout is not None:
+            slots["checkout"] = (meta.checkout,) * count
         for name, values in chain(meta.fields.items(), self._objects.items()):
             if name != "finish_reason":
-                slots[_SLOT_OF[name]] = values if len(values) == count else values * count
-        further: list[dict[str, Any]] = [{} for _ in lengths] if meta.columns else []
+                slot = _SLOT_OF[name]
+                held = slots if slot in slots else others
+                held[slot] = values if len(values) == count else values * count
+        if not meta.columns:
+            return slots, others
+        further: list[dict[str, Any]] = [{} for _ in lengths]
         for column in meta.columns:
             found = self._parts(column.name) or []
             if column.name in _SLOT_OF:
-                slots[_SLOT_OF[column.name]] = found
+                slot = _SLOT_OF[column.name]
+                (slots if slot in slots else others)[slot] = found
                 continue
             for member, part in zip(further, found, strict=True):
                 if part is not None:
                     member[column.name] = part
         if any(further):
-            slots["_columns"] = [member or None for member in further]
-        return slots
+            others["_columns"] = [member or None for member in further]
+        return slots, others
 
     def __len__(self) -> int:
         return len(self._rollouts) if self._rollouts is not None else len(self._read().lengths)
@@ -1001,12 +1024,6 @@ class RolloutGroup(Sequence[Rollout]):
         return html_table(repr(self), columns, rows, len(self))
 
 
-_USUAL_COLUMNS: Final = (
-    *(("response_ids", None), ("logprobs", HAS_LOGPROBS)),
-    *(("response_mask", HAS_MASK), ("response_mask", ONES_MASK)),
-)
-
-
 def _reopen(cls: type[RolloutGroup], head: bytes, body: bytes, objects: dict[str, list[Any]]) -> RolloutGroup:
     """Return the group of a copy or a pickle."""
     return cls._of(Encoded(None, head, body, dict(objects)))
@@ -1028,15 +1045,24 @@ def _read_objects(objects: Any, count: int) -> dict[str, list[Any]]:
     return objects
 
 
-def _versions(head: Head) -> list[VersionRuns]:
+def _versions(head: Head) -> Sequence[VersionRuns]:
+    lengths, version = head.lengths, head.version
     if head.flags & ONE_VERSION:
-        version = head.version
-        return [
-            _NO_VERSIONS.extended(version, length) if length > 0 else _NO_VERSIONS for length in head.lengths
-        ]
+        return [VersionRuns.one(version, length) if length > 0 else NO_VERSIONS for length in lengths]
     if head.meta.versions is None:
-        return [_NO_VERSIONS] * len(head.lengths)
+        return (NO_VERSIONS,) * len(lengths)
     return [VersionRuns(zip(runs[::2], runs[1::2], strict=True)) for runs in head.meta.versions]
+
+
+def _by_member(others: Mapping[str, Sequence[Any]], count: int) -> Sequence[dict[str, Any] | None]:
+    """Return the other values of each member that are not None."""
+    if not others:
+        return (None,) * count
+    members = zip(*others.values(), strict=True)
+    return [
+        {slot: value for slot, value in zip(others, values, strict=True) if value is not None} or None
+        for values in members
+    ]
 
 
 def _can_change(head: Head) -> bool:

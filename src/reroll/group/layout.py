@@ -75,16 +75,14 @@ RECORD: Final = np.dtype(
     ]
 )
 """The fixed part of a head: the records of many heads are joined and read with one `np.frombuffer`."""
-UID_AT: Final = 24
-STALENESS_AT: Final = 56
+_UID_AT: Final = 24
+_STALENESS_AT: Final = 56
 _RECORD: Final = struct.Struct("<4sIHHIqqqqqqqqqddIIII")
 _START: Final = struct.Struct("<4sI")
 _REST: Final = struct.Struct("<HHIqqqqqqqqqddIIII")
 _CHECKED_FROM: Final = 8
 _MEMBER_BYTES: Final = 14
 _NUMBER: Final = struct.Struct("<q")
-_FLAGS: Final = struct.Struct("<H")
-_FLAGS_AT: Final = 10
 PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT))
 
 _Integer = Annotated[int, msgspec.Meta(gt=-BOUND, lt=BOUND)]
@@ -251,14 +249,14 @@ class Head(msgspec.Struct):
     def derive(self) -> None:
         """Set what follows from the rest. O(members)."""
         lengths, flags, meta = self.lengths, self.flags, self.meta
-        self.response_tokens = sum([length for length in lengths if length > 0])
-        if flags & ONE_VERSION:
-            self.newest = self.version
-        else:
+        self.response_tokens = sum(lengths) if min(lengths) >= 0 else sum([max(0, size) for size in lengths])
+        if not flags & ONE_VERSION:
             found = [version for runs in meta.versions or () for version in runs[::2]]
             self.version, self.newest = min(found, default=NO_VERSION), max(found, default=NO_VERSION)
+        else:
+            self.newest = self.version
         self.trainable = self.newest
-        if meta.trainable is not None or not flags & ONE_VERSION:
+        if meta.trainable is not None or meta.versions is not None:
             kept = [version for version in self.member_trainable() if version is not None]
             self.trainable = min(kept, default=NO_VERSION)
         if meta.staleness is not None:
@@ -268,38 +266,52 @@ class Head(msgspec.Struct):
         else:
             self.num_tokens = sum(self.member_tokens())
         mean, std = mean_and_std([score for score in self.scores() if score is not None])
-        self.reward_mean, self.reward_std = (
-            math.nan if mean is None else mean,
-            math.nan if std is None else std,
-        )
+        self.reward_mean = math.nan if mean is None else mean
+        self.reward_std = math.nan if std is None else std
         codes = set(self.statuses)
-        self.status = (
-            codes.pop()
-            if codes == {_COMPLETED}
-            else STATUS_CODE[combine_statuses([STATUSES[code] for code in codes])]
-        )
+        if codes != {_COMPLETED}:
+            codes = {STATUS_CODE[combine_statuses([STATUSES[code] for code in codes])]}
+        self.status = codes.pop()
 
     # --- the body
 
     def spans(self) -> dict[str, Span]:
         """Return where each column is in the body: those that all members have, then the further ones."""
         if self.cached_spans is None:
-            flags, tokens, at = self.flags, self.response_tokens, aligned(4 * self.prompt_tokens)
-            spans = {"prompt_ids": Span(0, self.prompt_tokens, _IDS, ())}
-            spans["response_ids"] = Span(at, tokens, _IDS, ())
-            at += aligned(4 * tokens)
-            if flags & HAS_LOGPROBS:
-                spans["logprobs"] = Span(at, tokens, FIELD_COLUMNS["logprobs"], ())
-                at += aligned(4 * tokens)
-            if flags & HAS_MASK:
-                spans["response_mask"] = Span(at, tokens, FIELD_COLUMNS["response_mask"], ())
-                at += aligned(tokens)
+            spans, at = {}, 0
+            for name, dtype, entries in self._usual():
+                spans[name] = Span(at, entries, dtype, ())
+                at += aligned(dtype.itemsize * entries)
             for each in self.meta.columns:
                 entries = sum(each.entries_of(self.lengths))
                 spans[each.name] = found = Span(at, entries, read_dtype(each.dtype), each.tail)
                 at += aligned(found.size)
             self.cached_spans = spans
         return self.cached_spans
+
+    def _usual(self) -> list[tuple[str, np.dtype[Any], int]]:
+        """Return name, dtype and entries of the columns in the body that all members have."""
+        tokens, flags = self.response_tokens, self.flags
+        found = [("prompt_ids", _IDS, self.prompt_tokens), ("response_ids", _IDS, tokens)]
+        if flags & HAS_LOGPROBS:
+            found.append(("logprobs", FIELD_COLUMNS["logprobs"], tokens))
+        if flags & HAS_MASK:
+            found.append(("response_mask", FIELD_COLUMNS["response_mask"], tokens))
+        return found
+
+    def usual_columns(self, body: Bytes) -> dict[str, Array]:
+        """Return the columns that all members have, by name, as read-only views of the body."""
+        found, at = {}, 0
+        for name, dtype, entries in self._usual():
+            found[name] = np.frombuffer(body, dtype, entries, at)
+            at += aligned(dtype.itemsize * entries)
+        return found
+
+    def has_column(self, name: str) -> bool:
+        """Return whether the body has a column of this name."""
+        if name == "logprobs" and self.flags & HAS_LOGPROBS:
+            return True
+        return any(column.name == name for column in self.meta.columns)
 
     def columns_at(self) -> int:
         """Return where the further columns begin."""
@@ -308,6 +320,11 @@ class Head(msgspec.Struct):
 
     def column(self, name: str, body: Bytes) -> Array:
         """Return a column as a read-only view of the body."""
+        at = 0
+        for usual, dtype, entries in self._usual():
+            if usual == name:
+                return np.frombuffer(body, dtype, entries, at)
+            at += aligned(dtype.itemsize * entries)
         span = self.spans()[name]
         start, entries, dtype, tail = span
         if not tail and dtype.isbuiltin == 1:
@@ -518,19 +535,13 @@ def body_size_of(head: Bytes) -> int:
     return size
 
 
-def with_numbers(head: Bytes, *numbers: tuple[int, int]) -> bytes:
-    """Return the head with another uid or staleness, given as offset and number, without taking it apart."""
+def with_numbers(head: Bytes, uid: int, staleness: int) -> bytes:
+    """Return the head with another uid and staleness, without taking it apart."""
     changed = bytearray(head)
-    for at, number in numbers:
-        _NUMBER.pack_into(changed, at, number)
+    _NUMBER.pack_into(changed, _UID_AT, uid)
+    _NUMBER.pack_into(changed, _STALENESS_AT, staleness)
     rest = bytes(changed)[_CHECKED_FROM:]
     return _START.pack(MAGIC, checksum_of(rest)) + rest
-
-
-def flags_of(head: Bytes) -> int:
-    """Return the flags of a head."""
-    flags: int = _FLAGS.unpack_from(head, _FLAGS_AT)[0]
-    return flags
 
 
 def read_records(heads: Sequence[Bytes]) -> Array:
@@ -546,7 +557,9 @@ def aligned(size: int) -> int:
 
 def bounds_of(lengths: Sequence[int]) -> list[int]:
     """Return where each member begins in a flat column, and where the last one ends."""
-    return list(accumulate([max(0, length) for length in lengths], initial=0))
+    if min(lengths) < 0:
+        lengths = [max(0, length) for length in lengths]
+    return list(accumulate(lengths, initial=0))
 
 
 @cache

@@ -36,19 +36,27 @@ OTHER_HEAVY_FIELDS: Final = (
 
 # Stands for tokens that equal prompt_ids + response_ids. A plain True, since copy and pickle must keep its identity.
 _DERIVED: Final = True
-OTHER_HEAVY_SLOTS: Final = tuple(
+_OTHER_HEAVY_SLOTS: Final = tuple(
     f"_{name}" if name in CHECKED_FIELDS else name for name in OTHER_HEAVY_FIELDS
 )
-_heavy: Final = attrgetter(*(f"_{name}" for name in TOKEN_FIELDS), *OTHER_HEAVY_SLOTS)
-# Slots of a rollout. The order is part of the stored format: append new fields at the end.
+_KEPT_SLOTS: Final = ("rollout_id", "session_id", "message", "mm_info", "extra_fields")
+"""Other values that stay when a response is removed."""
+# The values of a rollout in their order in the stored format: append new ones at the end.
 STATE_SLOTS: Final = (
     *("_prompt_ids", "_tokens", "_response_ids", "_logprobs", "_response_mask", "_input_ids", "_labels"),
     *("_response_model_steps", "_seq_staleness", "_status", "_num_tokens"),
     *("group_uid", "group_id", "rollout_id", "session_id", "message", "response", "reward", "finish_reason"),
     *("error_msg", "routed_experts", "mm_info", "tool_calls", "extra_fields", "checkout", "_columns"),
 )
+USUAL_SLOTS: Final = (
+    *("_prompt_ids", "_response_ids", "_logprobs", "_response_mask", "_response_model_steps"),
+    *("_seq_staleness", "_status", "group_uid", "group_id", "reward", "finish_reason", "checkout"),
+)
+OTHER_SLOTS: Final = tuple(slot for slot in STATE_SLOTS if slot not in USUAL_SLOTS)
+"""Values that few rollouts have; one dict holds those that are not None."""
 _NOT_COLUMNS: Final = frozenset(FIELDS).difference({"routed_experts"})
-_state: Final = attrgetter(*STATE_SLOTS)
+read_slots: Final = attrgetter(*USUAL_SLOTS, "_others")
+"""Returns the usual values of a rollout, and the dict of the others or None, without copies."""
 _set_flags: Final[Any] = np.ndarray.setflags  # called by position, which takes half of the time
 
 
@@ -56,6 +64,34 @@ def _checked(name: str, convert: Callable[[str, Any], Any]) -> property:
     """Return a property that converts the assigned value; the slot "_" + name holds it. Reading is done in C."""
     slot = f"_{name}"
     return property(attrgetter(slot), lambda rollout, value: setattr(rollout, slot, convert(name, value)))
+
+
+def _other(slot: str) -> property:
+    """Return a property of a value that few rollouts have. Writing replaces the dict, which copies of the rollout share."""
+
+    def read(rollout: Any) -> Any:
+        others = rollout._others  # noqa: SLF001
+        return None if others is None else others.get(slot)
+
+    def write(rollout: Any, value: Any) -> None:
+        others = rollout._others or {}  # noqa: SLF001
+        if value is not None:
+            rollout._others = {**others, slot: value}  # noqa: SLF001
+        elif slot in others:
+            rollout._others = {name: others[name] for name in others if name != slot} or None  # noqa: SLF001
+
+    return property(read, write)
+
+
+def is_empty_dict(fields: Any) -> bool:
+    """Return whether `extra_fields` are those of a new rollout."""
+    return type(fields) is dict and not fields
+
+
+def others_without_response(others: Mapping[str, Any] | None, prompt_ids: Ids | None) -> dict[str, Any]:
+    """Return the other values of a rollout without those that describe its response."""
+    kept = {slot: value for slot, value in (others or {}).items() if slot in _KEPT_SLOTS}
+    return {**kept, "response": ""} if prompt_ids is None else {**kept, "response": "", "_tokens": _DERIVED}
 
 
 class Rollout:
@@ -75,7 +111,7 @@ class Rollout:
     the buffer recognises them. It is not a field and does not count in comparisons.
     """
 
-    __slots__ = (*(f"_{name}" for name in CHECKED_FIELDS), *PLAIN_FIELDS, "checkout", "__weakref__")
+    __slots__ = (*USUAL_SLOTS, "_others", "__weakref__")
     __hash__ = None  # type: ignore[assignment]  # mutable, and compared by value
 
     logprobs = _checked("logprobs", as_floats)
@@ -85,19 +121,25 @@ class Rollout:
     status = _checked("status", lambda _, value: read_status(value))
     input_ids = _checked("input_ids", as_ids)
     labels = _checked("labels", as_ids)
+    rollout_id = _other("rollout_id")
+    session_id = _other("session_id")
+    message = _other("message")
+    response = _other("response")
+    error_msg = _other("error_msg")
+    routed_experts = _other("routed_experts")
+    mm_info = _other("mm_info")
+    tool_calls = _other("tool_calls")
+    _tokens, _num_tokens, _columns = _other("_tokens"), _other("_num_tokens"), _other("_columns")
+    _input_ids, _labels, _extra_fields = _other("_input_ids"), _other("_labels"), _other("extra_fields")
 
     _prompt_ids: Ids | None
     _response_ids: Ids | None
-    _tokens: Ids | Literal[True] | None
-    _num_tokens: int | None
     _logprobs: Floats | None
     _response_mask: Mask | None
     _response_model_steps: VersionRuns
     _seq_staleness: int
     _status: Status
-    _input_ids: Ids | None
-    _labels: Ids | None
-    _columns: dict[str, npt.NDArray[Any]] | None
+    _others: dict[str, Any] | None
 
     def __init__(
         self,
@@ -128,15 +170,9 @@ class Rollout:
         extra_fields: Any = None,
         columns: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
-        self.group_uid = group_uid
-        self.group_id = group_id
-        self.rollout_id = rollout_id
-        self.session_id = session_id
-        self.message = message
+        self.group_uid, self.group_id = group_uid, group_id
         self._prompt_ids = as_ids("prompt_ids", prompt_ids)
         self._response_ids = as_ids("response_ids", response_ids)
-        self.tokens = tokens
-        self.response = response
         self.logprobs = logprobs
         self.response_mask = response_mask
         self.response_model_steps = response_model_steps
@@ -144,16 +180,24 @@ class Rollout:
         self.reward = reward
         self.status = status
         self.finish_reason = finish_reason
-        self.error_msg = error_msg
-        self.routed_experts = routed_experts
-        self.mm_info = mm_info
-        self.tool_calls = tool_calls
-        self.num_tokens = num_tokens
-        self.input_ids = input_ids
-        self.labels = labels
-        self.extra_fields = extra_fields
-        self.columns = columns
         self.checkout: str | None = None
+        others = {
+            "rollout_id": rollout_id,
+            "session_id": session_id,
+            "message": message,
+            "response": response,
+            "error_msg": error_msg,
+            "routed_experts": routed_experts,
+            "mm_info": mm_info,
+            "tool_calls": tool_calls,
+            "extra_fields": extra_fields,
+            "_input_ids": as_ids("input_ids", input_ids),
+            "_labels": as_ids("labels", labels),
+        }
+        self._others = {slot: value for slot, value in others.items() if value is not None} or None
+        self.tokens = tokens
+        self.num_tokens = num_tokens
+        self.columns = columns
         if (mismatch := find_mismatch(self, partial=True)) is not None:
             raise InvalidArgument(mismatch)
 
@@ -179,8 +223,9 @@ class Rollout:
 
     @property
     def tokens(self) -> Ids | None:
-        if self._tokens is not _DERIVED:
-            return self._tokens
+        tokens: Ids | Literal[True] | None = self._tokens
+        if tokens is not _DERIVED:
+            return tokens
         parts = [ids for ids in (self._prompt_ids, self._response_ids) if ids is not None]
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
@@ -200,15 +245,27 @@ class Rollout:
 
     @property
     def num_tokens(self) -> int:
-        return derive_num_tokens(self) if self._num_tokens is None else self._num_tokens
+        given: int | None = self._num_tokens
+        return derive_num_tokens(self) if given is None else given
 
     @num_tokens.setter
     def num_tokens(self, value: int | None) -> None:
         self._num_tokens = None if value is None else read_integer("num_tokens", value)
 
     @property
+    def extra_fields(self) -> Any:
+        if (held := self._extra_fields) is None:
+            self._extra_fields = held = {}
+        return held
+
+    @extra_fields.setter
+    def extra_fields(self, value: Any) -> None:
+        self._extra_fields = value
+
+    @property
     def columns(self) -> dict[str, npt.NDArray[Any]] | None:
-        return self._columns
+        columns: dict[str, npt.NDArray[Any]] | None = self._columns
+        return columns
 
     @columns.setter
     def columns(self, value: Mapping[str, npt.ArrayLike] | None) -> None:
@@ -292,11 +349,18 @@ class Rollout:
 
     def stored_payload(self) -> list[Any]:
         """Return the heavy values in memory, without derived and unset ones."""
-        return [value for value in _heavy(self) if value is not None and value is not _DERIVED]
+        usual = self._prompt_ids, self._response_ids, self._logprobs, self._response_mask
+        others = [] if self._others is None else [self._others.get(slot) for slot in _OTHER_HEAVY_SLOTS]
+        held = (*usual, self._response_model_steps, *others)
+        return [value for value in held if value is not None and value is not _DERIVED]
 
     def state(self) -> tuple[Any, ...]:
-        """Return the values of the slots in the order of STATE_SLOTS, without copies."""
-        return _state(self)
+        """Return the values in the order of STATE_SLOTS, without copies; None for `extra_fields` that are empty."""
+        *usual, others = read_slots(self)
+        held = {**dict(zip(USUAL_SLOTS, usual, strict=True)), **(others or {})}
+        if is_empty_dict(held.get("extra_fields")):
+            del held["extra_fields"]
+        return tuple(map(held.get, STATE_SLOTS))
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Self:
@@ -306,36 +370,35 @@ class Rollout:
             state: what `state` returned.
 
         """
+        held = dict(zip(STATE_SLOTS, state, strict=True))
+        others = {slot: held[slot] for slot in OTHER_SLOTS if held[slot] is not None}
+        return cls.from_slots((*(held[slot] for slot in USUAL_SLOTS), others or None))
+
+    @classmethod
+    def from_slots(cls, slots: Sequence[Any]) -> Self:
+        """Return the rollout with these values, as `read_slots` returns them, which the caller has checked.
+
+        Args:
+            slots: values of USUAL_SLOTS, and the dict of the others or None.
+
+        """
         self = cls.__new__(cls)
         # A loop over names takes three times as long, and a batch restores thousands.
         (
             self._prompt_ids,
-            self._tokens,
             self._response_ids,
             self._logprobs,
             self._response_mask,
-            self._input_ids,
-            self._labels,
             self._response_model_steps,
             self._seq_staleness,
             self._status,
-            self._num_tokens,
             self.group_uid,
             self.group_id,
-            self.rollout_id,
-            self.session_id,
-            self.message,
-            self.response,
             self.reward,
             self.finish_reason,
-            self.error_msg,
-            self.routed_experts,
-            self.mm_info,
-            self.tool_calls,
-            self.extra_fields,
             self.checkout,
-            self._columns,
-        ) = state
+            self._others,
+        ) = slots
         return self
 
     def extend_versions(self, model_step: int) -> None:
@@ -369,20 +432,17 @@ class Rollout:
 
     def clear_response(self) -> None:
         """Remove the response, as `reset` does for any object, without checking values. O(1)."""
-        self._tokens = None if self._prompt_ids is None else _DERIVED
-        self._response_ids = np.empty(0, np.int32)
-        self._logprobs = np.empty(0, np.float32)
+        self._response_ids, self._logprobs = np.empty(0, np.int32), np.empty(0, np.float32)
         self._response_model_steps = NO_VERSIONS
-        self.response = ""
-        self._response_mask = self._input_ids = self._labels = self._num_tokens = self._columns = None
-        self.reward = self.finish_reason = self.error_msg = self.routed_experts = self.tool_calls = None
+        self._response_mask = self.reward = self.finish_reason = None
+        self._others = others_without_response(self._others, self._prompt_ids)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are set; token fields as lists, the status as a string."""
         fields: dict[str, Any] = {}
         for field in FIELDS:
             value: Any = self._num_tokens if field == "num_tokens" else getattr(self, field)
-            if value is not None:
+            if value is not None and (field != "extra_fields" or value):
                 plain = field in CHECKED_FIELDS and hasattr(value, "tolist")
                 fields[field] = value.tolist() if plain else value
         fields["status"] = self.status.value
@@ -411,7 +471,10 @@ class Rollout:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Rollout):
             return NotImplemented
-        return all(same(getattr(self, field), getattr(other, field)) for field in FIELDS)
+        mine, theirs = self._extra_fields or {}, other._extra_fields or {}
+        return same(mine, theirs) and all(
+            same(getattr(self, field), getattr(other, field)) for field in FIELDS if field != "extra_fields"
+        )
 
     def __repr__(self) -> str:
         versions = self.response_model_steps

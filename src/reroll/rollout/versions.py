@@ -8,6 +8,7 @@ and does not fail for a rollout that was checked.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, compress, pairwise, repeat
 from typing import Any, ClassVar, Final, NamedTuple, overload
 
@@ -48,7 +49,7 @@ class VersionRuns(Sequence[int]):
         if isinstance(versions, cls):
             return versions
         if versions is None:
-            return cls()
+            return NO_VERSIONS
         # One version generates most responses, and counting is far cheaper than converting.
         if (
             isinstance(versions, list)
@@ -61,7 +62,7 @@ class VersionRuns(Sequence[int]):
                 return cls(((versions[0], count),))
         array = version_array(versions, field)
         if not len(array):
-            return cls()
+            return NO_VERSIONS
         starts = [0, *(np.flatnonzero(np.diff(array)) + 1).tolist(), len(array)]
         values = array[starts[:-1]].tolist()
         return cls((value, end - start) for value, (start, end) in zip(values, pairwise(starts), strict=True))
@@ -88,26 +89,30 @@ class VersionRuns(Sequence[int]):
             raise InvalidArgument(
                 "runs must have an integer version and an integer end each, and the ends must grow from 1 on"
             )
-        restored = cls.__new__(cls)
-        restored._values = tuple(values)  # noqa: SLF001  (its own class)
-        restored._ends = tuple(ends)  # noqa: SLF001
-        return restored
+        return cls._of_parts(tuple(values), tuple(ends))
 
     def extended(self, version: int, count: int) -> "VersionRuns":
         """Return these versions followed by `count` tokens of `version`."""
         values, ends = self._values, self._ends
         if count < 1:
             return VersionRuns(chain(self.runs(), ((version, count),)))
-        # Each stamp calls this, mostly without earlier runs; these runs are valid, so nothing is checked again.
-        longer = VersionRuns.__new__(VersionRuns)
         if not ends:
-            values, ends = (version,), (count,)
-        elif values[-1] == version:
-            ends = (*ends[:-1], ends[-1] + count)
-        else:
-            values, ends = (*values, version), (*ends, ends[-1] + count)
-        longer._values, longer._ends = values, ends  # noqa: SLF001  (its own class)
-        return longer
+            return self.one(version, count)
+        if values[-1] == version:
+            return self._of_parts(values, (*ends[:-1], ends[-1] + count))
+        return self._of_parts((*values, version), (*ends, ends[-1] + count))
+
+    @staticmethod
+    @lru_cache(4096)
+    def one(version: int, count: int) -> "VersionRuns":
+        """Return `count` tokens of one version, at least one: the same object for the same numbers, mostly."""
+        return VersionRuns._of_parts((version,), (count,))
+
+    @classmethod
+    def _of_parts(cls, values: tuple[int, ...], ends: tuple[int, ...]) -> "VersionRuns":
+        made = cls.__new__(cls)
+        made._values, made._ends = values, ends  # noqa: SLF001
+        return made
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Yield (version, number of tokens) in token order."""
