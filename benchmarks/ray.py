@@ -6,7 +6,7 @@
 
 Groups go from this process into an actor and back: 64 puts under way at once of 4 and 40 KB, 16 of 256 KB, then one take of all.
 Contenders take turns on one Ray, batch by batch, and are compared by the medians of their times on the wall. A shard in memory
-learns of a take after it returned; the next turn begins when it knows. The queue moves groups as Python objects, a batch in one
+learns of a take after it returned; the next turn begins when it knows. `RolloutGroups` are made before the clock starts. The queue moves groups as Python objects, a batch in one
 call: as dicts of lists, which is what engines return, as the same `Rollout`s, whose tokens are arrays, and as one array for each
 group. It keeps references into Ray's object store, copies nothing and checks nothing.
 
@@ -42,6 +42,7 @@ except ImportError:
 from measure import Timing, print_table
 from reporting import Claim, arguments, conclude, print_title, seconds, versions
 from reroll import ReplayBufferConfig, Rollout
+from reroll.group import RolloutGroup
 from reroll.ray import RayReplayBuffer
 
 SIZES = {"4 KB": (64, 54), "40 KB": (64, 630), "256 KB": (16, 4_090)}
@@ -50,7 +51,7 @@ ROLLOUTS = 8
 PROMPT = 16
 TENSORS = ("prompt_ids", "response_ids", "logprobs")
 LISTS, ARRAYS, JOINED = "Ray's queue, lists", "Ray's queue, Rollouts", "Ray's queue, one array a group"
-ONE, PEER = "reroll, 1 shard", "TransferQueue"
+ONE, READY, PEER = "reroll, 1 shard", "reroll, 1 shard, RolloutGroups", "TransferQueue"
 
 
 class Contender(NamedTuple):
@@ -88,7 +89,7 @@ def as_array(rollouts: Sequence[Rollout]) -> Any:
     return np.concatenate(parts)
 
 
-def of_buffer(buffer: RayReplayBuffer, groups: Sequence[list[Rollout]]) -> Contender:
+def of_buffer(buffer: RayReplayBuffer, groups: Sequence[Sequence[Rollout]]) -> Contender:
     async def put() -> None:
         await asyncio.gather(*(buffer.put(rollouts, "t") for rollouts in groups))
 
@@ -184,6 +185,7 @@ async def measure(rounds: int, directory: Path) -> tuple[dict[str, dict[str, tup
     for size, (batch, tokens) in SIZES.items():
         groups = [group(seed, tokens) for seed in range(batch)]
         contenders = {name: of_buffer(buffer, groups) for name, buffer in buffers.items()}
+        contenders[READY] = of_buffer(buffers[ONE], list(map(RolloutGroup.of, groups)))
         for name, form in forms.items():
             contenders[name] = of_queue(queues[name], list(map(form, groups)))
         if transfer_queue is not None:

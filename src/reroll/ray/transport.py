@@ -28,6 +28,9 @@ _FAREWELL_S: Final = 0.5
 _INLINE_BYTES: Final = 64 * 1024
 """Ray sends smaller arguments with the call; for those plain bytes are faster than an array."""
 
+_PACKET_BYTES: Final = 1 << 22
+"""Messages of one moment share an exchange up to this size."""
+
 Message = Sequence[Blob]
 
 
@@ -186,6 +189,8 @@ class RayCarrier:
         self._session, self._receive, self._end = session, receive, end
         self._find, self._closed_text = find, closed
         self._loop = asyncio.get_running_loop()
+        self._outbox: list[Message] = []
+        self._outbox_bytes = 0
         self._number = 0
         self._exchanges: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -198,8 +203,13 @@ class RayCarrier:
         self._thread.start()
 
     def send(self, frames: Message) -> None:
-        """Send a message, or keep it until that is possible."""
-        self._exchange([frames])
+        """Send a message, together with other messages of this moment, or keep it until that is possible."""
+        self._outbox.append(frames)
+        self._outbox_bytes += sum(map(len, frames))
+        if self._outbox_bytes >= _PACKET_BYTES:
+            self._flush()
+        elif len(self._outbox) == 1:
+            self._loop.call_soon(self._flush)
 
     def read(self) -> None:
         """Deliver the messages that have arrived: their exchanges do."""
@@ -207,11 +217,17 @@ class RayCarrier:
     async def close(self, last: Message) -> None:
         """Send a last message, and end."""
         self.send(last)
+        self._flush()
         self._is_closed = True
         self._stopping.set()
         await asyncio.wait(self._exchanges, timeout=_FAREWELL_S)
         for task in self._exchanges:
             task.cancel()
+
+    def _flush(self) -> None:
+        messages, self._outbox, self._outbox_bytes = self._outbox, [], 0
+        if messages:
+            self._exchange(messages)
 
     def _exchange(self, messages: Sequence[Message]) -> None:
         self._number += 1
