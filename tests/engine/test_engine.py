@@ -542,7 +542,7 @@ def test_insert_many_gives_what_single_inserts_give(options, shard):
                     engine.insert_many(task, rows, status)
                 continue
             if many:
-                slots, gone = engine.insert_many(task, rows, status, group_ids=list(names), tags=tags)
+                slots, _, gone = engine.insert_many(task, rows, status, group_ids=list(names), tags=tags)
                 assert len(slots) == count
                 left = set(gone.tolist())
             else:
@@ -581,5 +581,5 @@ def test_insert_many_is_refused_as_a_whole():
     with pytest.raises((TypeError, ValueError)):
         engine.insert_many(task, [{"num_tokens": 1}, {"num_tokens": "many"}])
     assert str(state_of(engine)) == str(before)
-    slots, gone = engine.insert_many(task, [])
+    slots, _, gone = engine.insert_many(task, [])
     assert len(slots) == len(gone) == 0

@@ -203,6 +203,18 @@ def _listed(name: str, values: object) -> list[Any]:
         raise InvalidArgument(f"{name} must be a list, not {shown(values)} ({error})") from None
 
 
+def checked_entries(name: str, values: object, count: int) -> list[Any]:
+    """Return the entries of an argument with one entry for each group; None: None for all."""
+    if values is None:
+        return [None] * count
+    entries = checked_names(name, values)
+    if len(entries) != count:
+        raise InvalidArgument(
+            f"{name} has {len(entries)} entries for {count} groups; give one for each group"
+        )
+    return entries
+
+
 def checked_id(name: str, value: object) -> Any:
     if type(value) is str or type(value) is int or value is None:
         return value

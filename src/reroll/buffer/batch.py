@@ -1,12 +1,14 @@
 """What `lease` gives: a batch that is consumed when its holder says so."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
+
+from reroll.buffer.handed import Handed
 from reroll.display import html_table
-from reroll.group import RolloutGroup
-from reroll.sample import Sample
+from reroll.group import GroupBatch, RolloutGroup
 
 _OF_A_BATCH: Final = frozenset({"id", "groups", "samples", "counts", "ack", "nack"})
 
@@ -19,15 +21,15 @@ class _Holder(Protocol):
 class Batch:
     """Groups under a lease, by task. `ack` consumes them; until then they come back if anything goes wrong."""
 
-    def __init__(self, holder: _Holder, lease: int, samples: dict[str, list[Sample]]) -> None:
+    def __init__(self, holder: _Holder, lease: int, samples: Mapping[str, GroupBatch]) -> None:
         self._holder = holder
         self._done = False
         self.id = lease
         self.groups: dict[str, list[RolloutGroup]] = {
-            name: [sample.group for sample in given] for name, given in samples.items()
+            name: list(given.groups) for name, given in samples.items()
         }
         self.samples = samples
-        """The same groups with what is known of the draw that chose each."""
+        """The same groups with the metadata of each draw, as arrays."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id}, counts={self.counts})"
@@ -58,6 +60,30 @@ class Batch:
         if not self._done:
             self._done = True
             await self._holder.nack_lease(self.id)
+
+
+def group_batch(handed: Sequence[Handed], delivered: Sequence[Sequence[Any]]) -> GroupBatch:
+    """Return drawn groups as one batch."""
+    drawn = [given.drawn for given in handed if given.drawn is not None]
+    columns = (
+        (draw.uid, draw.priority, draw.probability, draw.weight, draw.times_sampled, draw.staleness)
+        for draw in drawn
+    )
+    joined = (
+        next(columns) if len(drawn) == 1 else [np.concatenate(parts) for parts in zip(*columns, strict=True)]
+    )
+    uids, priorities, probabilities, weights, times_sampled, staleness = joined
+    return GroupBatch(
+        [group for groups in delivered for group in groups],
+        uids=uids,
+        priorities=priorities,
+        probabilities=probabilities,
+        weights=weights,
+        times_sampled=times_sampled,
+        staleness=staleness,
+        table_sizes=np.repeat([draw.table_size for draw in drawn], [len(draw.uid) for draw in drawn]),
+        task_names=[given.task.name for given in handed for _ in given.groups],
+    )
 
 
 def batch_html(batch: Any) -> str:

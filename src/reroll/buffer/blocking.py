@@ -57,6 +57,7 @@ class BlockingVerbs:
     _run: Run
 
     put = blocking(ReplayBuffer.put)
+    put_many = blocking(ReplayBuffer.put_many)
     reserve = blocking(ReplayBuffer.reserve)
     release = blocking(ReplayBuffer.release)
     advance = blocking(ReplayBuffer.advance)

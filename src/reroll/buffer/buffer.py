@@ -21,6 +21,7 @@ from reroll.buffer.arguments import (
     batch_sizes,
     checked_choice,
     checked_count,
+    checked_entries,
     checked_flag,
     checked_flags,
     checked_id,
@@ -36,12 +37,13 @@ from reroll.buffer.arguments import (
     required_step,
     unknown_task,
 )
-from reroll.buffer.batch import Batch, Lease
+from reroll.buffer.batch import Batch, Lease, group_batch
 from reroll.buffer.expiring import Thresholds
 from reroll.buffer.group import Payload
 from reroll.buffer.groups import Groups
 from reroll.buffer.journal import Damaged, Encoded
 from reroll.buffer.patch import Patch
+from reroll.buffer.put import Put
 from reroll.buffer.reservations import Reservation
 from reroll.buffer.runtime import Runtime
 from reroll.engine.ledger import Amount, LedgerReport
@@ -53,10 +55,9 @@ from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import selector_spec
 from reroll.engine.task import COMPLETED, REJECTED, STATUS_CODE, STATUSES, Task, checked_priority
 from reroll.errors import CorruptData, InvalidArgument, NotEmpty, NotStorable, UncommittedWarning, shown
-from reroll.group import RolloutGroup
+from reroll.group import GroupBatch, RolloutGroup
 from reroll.query import Query, Scalar, parse_query
 from reroll.rollout import Status, check_threshold
-from reroll.sample import Sample
 from reroll.telemetry.metrics import metrics_dict
 from reroll.telemetry.stats import Stats
 from reroll.waiting import Waits, deadline_of, read_seconds
@@ -131,77 +132,218 @@ class ReplayBuffer:
         Example: `uid = await buffer.put(rollouts, "math", model_step=3)`.
 
         """
-        runtime, groups = self._runtime, self._runtime.groups
-        runtime.check_open()
-        deadline = deadline_of(timeout)
-        task_name = checked_task(task_name)
-        checked_id("put_id", put_id)
-        is_reserved = runtime.reservations.check(reservation, task_name)
-        is_known = put_id is not None and put_id in runtime.put_ids
-        if is_known and not groups.may_be_continued:
-            return await self._first_result(put_id, reservation)
-        if isinstance(items, Sequence) and not isinstance(items, str) and not len(items):
-            runtime.engine.named(task_name)  # raises for a task that the configuration does not allow
-            return None
-        plan = groups.plan_put(
-            items,
+        (stored,) = await self._put(
+            [items],
             task_name,
-            model_step=checked_step("model_step", model_step),
-            current_train_step=checked_step("current_train_step", current_train_step),
-            stale_threshold=check_threshold("stale_threshold", stale_threshold),
-            token_stale_threshold=check_threshold("token_stale_threshold", token_stale_threshold),
-            expired_groups_retryable=checked_flag("expired_groups_retryable", expired_groups_retryable),
-            priority=priority,
-            tags=tags,
-            uid=None if uid is None else checked_count("uid", uid),
+            [(priority, tags, uid, put_id)],
+            model_step=model_step,
+            current_train_step=current_train_step,
+            stale_threshold=stale_threshold,
+            token_stale_threshold=token_stale_threshold,
+            expired_groups_retryable=expired_groups_retryable,
+            reservation=reservation,
+            timeout=timeout,
         )
-        if is_known and not groups.has_grown(plan):
-            return await self._first_result(put_id, reservation)
-        groups.check_turn(plan)
-        disk, encoded = runtime.disk, None
-        if disk is not None:
-            disk.check_ids(plan.summary.group_id, put_id)
-            encoded = await disk.encode(plan.items, deadline)
+        return stored
 
-        def is_done() -> bool:
-            """Return whether a concurrent put with this id has stored the group."""
-            return put_id is not None and put_id in runtime.put_ids and not groups.has_grown(plan)
+    async def put_many(
+        self,
+        groups: Sequence[Sequence[Any]],
+        task_name: str,
+        *,
+        model_step: int | None = None,
+        current_train_step: int | None = None,
+        stale_threshold: int | None = None,
+        token_stale_threshold: int | None = None,
+        expired_groups_retryable: bool = True,
+        priorities: Sequence[float | None] | None = None,
+        tags: Sequence[Mapping[str, Scalar] | None] | None = None,
+        uids: Sequence[int | None] | None = None,
+        put_ids: Sequence[Hashable] | None = None,
+        reservation: Reservation | None = None,
+        timeout: float | None = None,
+    ) -> list[int | None]:
+        """Store groups as `put` does, in order and all at once: one admission, one engine step, one commit. O(rollouts).
+
+        All groups are stored, or none: the call waits until the limiter and the room allow all of them.
+
+        Args:
+            groups: the groups, each the rollouts of one prompt.
+            task_name: their task.
+            model_step: see `put`.
+            current_train_step: see `put`.
+            stale_threshold: see `put`.
+            token_stale_threshold: see `put`.
+            expired_groups_retryable: see `put`.
+            priorities: the priority of each group.
+            tags: the tags of each group.
+            uids: the checked-out group that each group continues.
+            put_ids: the put id of each group.
+            reservation: one reservation for all groups; groups beyond it wait as groups without a reservation do.
+            timeout: seconds to wait at most.
+
+        Returns:
+            The uid of each group; None for a group that was dropped, or is empty.
+
+        Raises:
+            InvalidArgument: an argument or a rollout is invalid, the message names the group; or so many groups can never be
+                stored at once.
+            Superseded: another producer has put one of the checked-out groups.
+            WaitTimeout: the groups could not be stored in time.
+            Closed: the buffer was closed.
+
+        Example: `uids = await buffer.put_many(groups, "math", model_step=3)`.
+
+        """
+        given = checked_names("groups", groups)
+        columns = (
+            checked_entries(name, values, len(given))
+            for name, values in (
+                ("priorities", priorities),
+                ("tags", tags),
+                ("uids", uids),
+                ("put_ids", put_ids),
+            )
+        )
+        return await self._put(
+            given,
+            task_name,
+            list(zip(*columns, strict=True)),
+            model_step=model_step,
+            current_train_step=current_train_step,
+            stale_threshold=stale_threshold,
+            token_stale_threshold=token_stale_threshold,
+            expired_groups_retryable=expired_groups_retryable,
+            reservation=reservation,
+            timeout=timeout,
+        )
+
+    async def _put(
+        self,
+        given: Sequence[Sequence[Any]],
+        task_name: str,
+        entries: Sequence[tuple[Any, Any, Any, Any]],
+        *,
+        model_step: int | None,
+        current_train_step: int | None,
+        stale_threshold: int | None,
+        token_stale_threshold: int | None,
+        expired_groups_retryable: bool,
+        reservation: Reservation | None,
+        timeout: float | None,
+    ) -> list[int | None]:
+        """Store groups; `entries` has priority, tags, uid and put id of each."""
+        runtime, groups, disk = self._runtime, self._runtime.groups, self._runtime.disk
+        runtime.check_open()
+        deadline, known = deadline_of(timeout), runtime.put_ids
+        task_name = checked_task(task_name)
+        reserved = runtime.reservations.check(reservation, task_name)
+        options: dict[str, Any] = {
+            "model_step": checked_step("model_step", model_step),
+            "current_train_step": checked_step("current_train_step", current_train_step),
+            "stale_threshold": check_threshold("stale_threshold", stale_threshold),
+            "token_stale_threshold": check_threshold("token_stale_threshold", token_stale_threshold),
+            "expired_groups_retryable": checked_flag("expired_groups_retryable", expired_groups_retryable),
+        }
+        put_ids, plans = self._plan_puts(given, task_name, entries, options)
+        encoded: dict[int, Encoded] = {}
+
+        def pending() -> dict[int, Put]:
+            """Return the plans without those that a concurrent put with the same id has carried out."""
+            return {
+                place: plan
+                for place, plan in plans.items()
+                if put_ids[place] is None or put_ids[place] not in known or groups.has_grown(plan)
+            }
 
         try:
-            if encoded is not None:
-                runtime.check_open()  # encoding may have waited
-            queue = ("put", plan.task.name)
-            # A put that need not wait skips the queue, which is a tenth of its time.
-            is_awaited = plan.continues is not None and plan.task.awaits_stragglers
-            may_wait = not is_reserved and not is_awaited and plan.decide().status is Status.COMPLETED
-            if may_wait and (runtime.waits.waiting(queue) or not groups.can_put(plan)):
-                await runtime.wait_recorded(
-                    "put", {queue: plan.task}, lambda: is_done() or groups.can_put(plan), deadline
-                )
-            if is_done():
-                return await self._first_result(put_id, reservation)
-            groups.check_turn(plan, has_waited=True)
-            stored = groups.put(plan)
             if disk is not None:
-                disk.check_row(stored)
-            runtime.reservations.settle(reservation, put_id)
-            if put_id is not None:
-                runtime.put_ids.add(put_id, stored)
+                for place, plan in plans.items():
+                    disk.check_ids(plan.summary.group_id, put_ids[place])
+                    encoded[place] = await disk.encode(plan.items, deadline)
+                runtime.check_open()  # encoding may have waited
+            if plans and groups.must_be_admitted(plans.values(), reserved):
+                task = next(iter(plans.values())).task
+                queue = ("put", task.name)
+                # A put that need not wait skips the queue, which is a tenth of its time.
+                if runtime.waits.waiting(queue) or not groups.can_put(plans.values(), reserved):
+                    await runtime.wait_recorded(
+                        "put",
+                        {queue: task},
+                        lambda: groups.can_put(pending().values(), reserved),
+                        deadline,
+                    )
+            plans = pending()
+            for plan in plans.values():
+                groups.check_turn(plan, has_waited=True)
+            stored = dict(zip(plans, groups.put(list(plans.values())), strict=True))
+            if disk is not None:
+                disk.check_rows(stored.values())
+            for place, put_id in enumerate(put_ids):
+                if place in stored or put_id is not None:
+                    runtime.reservations.settle(reservation, put_id)
+                if place in stored and put_id is not None:
+                    known.add(put_id, stored[place])
             runtime.waits.wake()
-            if disk is not None and encoded is not None:
-                disk.add(stored, encoded)
+            if disk is not None:
+                for place, uid in stored.items():
+                    disk.add(uid, encoded[place])
                 await disk.written()
-            return stored
+            return [
+                stored[place] if place in stored else None if put_id is None else known[put_id]
+                for place, put_id in enumerate(put_ids)
+            ]
         finally:
-            if encoded is not None:
-                encoded.held.release()
+            for one in encoded.values():
+                one.held.release()
 
-    async def _first_result(self, put_id: Hashable, reservation: Reservation | None) -> int | None:
-        """Return the result of the first put with an id, when it is on disk."""
-        self._runtime.consume_reservation(reservation, put_id)
-        uid = self._runtime.put_ids[put_id]
-        await self._runtime.persist()
-        return uid
+    def _plan_puts(
+        self,
+        given: Sequence[Sequence[Any]],
+        task_name: str,
+        entries: Sequence[tuple[Any, Any, Any, Any]],
+        options: Mapping[str, Any],
+    ) -> tuple[list[Any], dict[int, Put]]:
+        """Return the put id of each group, and the plans by place of groups that are not stored yet."""
+        runtime, groups, known = self._runtime, self._runtime.groups, self._runtime.put_ids
+        put_ids = [checked_id("put_id", put_id) for *_, put_id in entries]
+        plans: dict[int, Put] = {}
+        continued, seen = set[int](), set[Hashable]()
+        for place, (items, (priority, tags, uid, put_id)) in enumerate(zip(given, entries, strict=True)):
+            is_known = put_id is not None and put_id in known
+            if is_known and not groups.may_be_continued:
+                continue
+            if isinstance(items, Sequence) and not isinstance(items, str) and not len(items):
+                runtime.engine.named(task_name)  # raises for a task that the configuration does not allow
+                put_ids[place] = None
+                continue
+            if put_id is not None and put_id in seen:
+                continue  # as a repeated put
+            seen.add(put_id)
+            try:
+                plan = groups.plan_put(
+                    items,
+                    task_name,
+                    priority=priority,
+                    tags=tags,
+                    uid=None if uid is None else checked_count("uid", uid),
+                    **options,
+                )
+            except InvalidArgument as error:
+                if len(given) > 1 and type(error) is InvalidArgument:
+                    raise InvalidArgument(f"groups[{place}]: {error}") from error
+                raise
+            if is_known and not groups.has_grown(plan):
+                continue
+            groups.check_turn(plan)
+            if plan.continues is not None:
+                if plan.continues in continued:
+                    raise InvalidArgument(
+                        f"groups[{place}] continues group {plan.continues}, as an earlier group of the call does; put one of them"
+                    )
+                continued.add(plan.continues)
+            plans[place] = plan
+        return put_ids, plans
 
     # --- take, sample, lease
 
@@ -285,7 +427,7 @@ class ReplayBuffer:
         replace: bool = False,
         allow_short: bool = False,
         train_step: int | None = None,
-    ) -> list[Sample]:
+    ) -> GroupBatch:
         """Draw COMPLETED groups without taking them; a group leaves after `max_times_sampled` draws. O(n log rows).
 
         Args:
@@ -299,7 +441,7 @@ class ReplayBuffer:
             train_step: the training step that the groups are for.
 
         Returns:
-            A Sample (group and SampleInfo) for each draw.
+            A sequence with a Sample (group and SampleInfo) for each draw, and their metadata as arrays.
 
         Raises:
             InvalidArgument: an argument is invalid, or n exceeds the capacity or the limiter of a task.
@@ -339,15 +481,11 @@ class ReplayBuffer:
                 )
             if not any(counts.values()):
                 await runtime.persist()  # the step
-                return []
+                return GroupBatch.of([])
             drawn = [runtime.groups.sample(task, k, replace=replace) for task, k in counts.items() if k]
             runtime.waits.wake()
             delivered = await runtime.deliver(drawn, partial(runtime.groups.undo_all, drawn))
-        return [
-            sample
-            for given, groups in zip(drawn, delivered, strict=True)
-            for sample in map(Sample, groups, given.infos)
-        ]
+        return group_batch(drawn, delivered)
 
     def lease(
         self,
@@ -395,9 +533,9 @@ class ReplayBuffer:
                 )
                 runtime.notify()
                 delivered = await runtime.deliver(leased, partial(runtime.leases.undo, lease, leased))
-            samples: dict[str, list[Sample]] = {task.name: [] for task in wanted}
+            samples = {task.name: GroupBatch.of([]) for task in wanted}
             for given, groups in zip(leased, delivered, strict=True):
-                samples[given.task.name] = list(map(Sample, groups, given.infos))
+                samples[given.task.name] = group_batch([given], [groups])
             return Batch(self, lease, samples)
 
         return Lease(acquire)

@@ -7,6 +7,7 @@ or a typed error before anything has changed.
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -100,10 +101,26 @@ class Groups(HandOuts):
             for task in self.engine.tasks.values()
         )
 
-    def can_put(self, put: Put) -> bool:
-        """Return whether a put may be carried out now: only COMPLETED groups ever wait."""
-        completed = put.decide().status is Status.COMPLETED
-        return not completed or self.engine.can_insert(put.task, 1, put.summary.num_bytes)
+    def must_be_admitted(self, puts: Iterable[Put], reserved: int) -> bool:
+        """Return whether puts may have to wait, beyond the groups of a reservation: only COMPLETED groups ever do.
+
+        Raises InvalidArgument for groups that can never be stored at once.
+        """
+        waiting = _admitted(puts)
+        if len(waiting) <= reserved:
+            return False
+        if len(waiting) > 1:
+            self.engine.check_many(
+                waiting[0].task, len(waiting), sum(put.summary.num_bytes for put in waiting)
+            )
+        return True
+
+    def can_put(self, puts: Iterable[Put], reserved: int) -> bool:
+        """Return whether puts may be carried out now."""
+        waiting = _admitted(puts)
+        return len(waiting) <= reserved or self.engine.can_insert(
+            waiting[0].task, len(waiting), sum(put.summary.num_bytes for put in waiting)
+        )
 
     def check_turn(self, put: Put, *, has_waited: bool = False) -> None:
         """Raise Superseded, and count it, if another producer has put the group; InvalidArgument if it is not out.
@@ -135,35 +152,50 @@ class Groups(HandOuts):
         taken = (int(columns.num_tokens[slot]), int(columns.status[slot]))
         return taken != (put.summary.num_tokens, STATUS_CODE[put.summary.status])
 
-    def put(self, put: Put) -> int | None:
-        """Carry out a put, which may be carried out now, and return the uid, None if the group was dropped."""
-        decision = put.decide()
-        self.engine.admit(put.task)
-        self.learn_step(put.task, put.current_train_step)
-        uid, slot, gone = self._enter(put, decision)
-        applied = put.apply(decision, uid)
-        group = Group(uid, put.items, put.summary, put.step())
-        if put.task.settings.is_durable and not group.is_columns:
-            group.applied = applied
-        self._store(slot, group)
-        self.counters.count_put(put.task.name, put.summary, decision.status)
-        if decision.is_beyond:
-            self.counters.count_stale(put.task.name, 1)
-        if put.summary.version is None and decision.status is Status.COMPLETED:
-            self._warn_of_no_decay(put.task)
-        if decision.dropped:
-            self._drop_expired(put.task, EXPIRED, np.array([slot]))
-            if group.is_columns:
-                for rollout in put.caller:
-                    write_status(rollout, Status.EXPIRED)
-                    release(rollout)
-            return None
-        if decision.expired:
-            if group.is_columns:
-                _expire_caller(put.caller, decision)
-            self._expire_members(put.task, slot, {m: decision.staleness[m] for m in decision.expired})
+    def put(self, puts: Sequence[Put]) -> list[int | None]:
+        """Carry out puts of one task, which may be carried out now; return each uid, None if the group was dropped."""
+        if not puts:
+            return []
+        decisions = [put.decide() for put in puts]
+        task = self.engine.admit(puts[0].task)
+        self.learn_step(task, puts[0].current_train_step)
+        uids: list[int | None] = []
+        # New groups of one status enter together.
+        for _, places in groupby(
+            range(len(puts)), lambda place: (decisions[place].code, self._continued(puts[place]))
+        ):
+            first, *others = places
+            part = slice(first, first + 1 + len(others))
+            uids += self._put_alike(puts[part], decisions[part])
+        return uids
+
+    def _put_alike(self, puts: Sequence[Put], decisions: Sequence[Decision]) -> list[int | None]:
+        """Carry out puts of new groups of one status, or one put of a group that is continued."""
+        task = puts[0].task
+        slots, uids, gone = self._enter(puts, decisions)
+        for put, decision, slot, uid in zip(puts, decisions, slots, uids, strict=True):
+            applied = put.apply(decision, uid)
+            group = Group(uid, put.items, put.summary, put.step())
+            if task.settings.is_durable and not group.is_columns:
+                group.applied = applied
+            self._store(slot, group)
+            self.counters.count_put(task.name, put.summary, decision.status)
+            if decision.is_beyond:
+                self.counters.count_stale(task.name, 1)
+            if put.summary.version is None and decision.status is Status.COMPLETED:
+                self._warn_of_no_decay(task)
+            if decision.dropped:
+                self._drop_expired(task, EXPIRED, np.array([slot]))
+                if group.is_columns:
+                    for rollout in put.caller:
+                        write_status(rollout, Status.EXPIRED)
+                        release(rollout)
+            elif decision.expired:
+                if group.is_columns:
+                    _expire_caller(put.caller, decision)
+                self._expire_members(task, slot, {m: decision.staleness[m] for m in decision.expired})
         self._forget(gone)
-        return uid if uid in self._slot_of else None
+        return [uid if uid in self._slot_of else None for uid in uids]
 
     def _warn_of_no_decay(self, task: Task) -> None:
         """Warn once if a group without versions entered a task whose sampler decays by version."""
@@ -429,22 +461,57 @@ class Groups(HandOuts):
                 f"group {self._group(slot).uid} is out of task {own!r} and cannot come back to {task_name!r}"
             )
 
-    def _enter(self, put: Put, decision: Decision) -> tuple[int, int, IntArray]:
-        """Let the group be a row; return its uid, its slot, and who had to go: maybe the group itself."""
-        row, group_id = put.row(decision), put.summary.group_id
-        if put.continues is None or not self._waits(put.continues, put.checkout):  # given up: then it is new
-            slot, gone = self.engine.insert(
+    def _continued(self, put: Put) -> int | None:
+        """Return the group that a put continues; None if it is new, or was given up."""
+        uid = put.continues
+        return None if uid is None or not self._waits(uid, put.checkout) else uid
+
+    def _enter(
+        self, puts: Sequence[Put], decisions: Sequence[Decision]
+    ) -> tuple[Sequence[int], Sequence[int], IntArray]:
+        """Give groups their rows; return slots, uids, and the slots of rows that had to leave: maybe some of these."""
+        engine, put, decision = self.engine, puts[0], decisions[0]
+        if len(puts) > 1:
+            slots, uids, gone = engine.insert_many(
+                put.task,
+                _rows(puts, decisions),
+                decision.code,
+                admitted=True,
+                group_ids=[put.summary.group_id for put in puts],
+                tags=[put.tags for put in puts],
+            )
+            return slots.tolist(), uids, gone
+        row, group_id, uid = put.row(decision), put.summary.group_id, self._continued(put)
+        if uid is None:
+            slot, gone = engine.insert(
                 put.task, row, decision.code, admitted=True, group_id=group_id, tags=put.tags
             )
-            uid = self.engine.last_uid
-        else:
-            uid = put.continues
-            self._check_out(uid)
-            self.out.discard(uid)
-            slot, gone = self.engine.insert_again(
-                self._slot_of[uid], row, decision.code, group_id=group_id, tags=put.tags
-            )
-        return uid, slot, gone
+            return [slot], [engine.last_uid], gone
+        self._check_out(uid)
+        self.out.discard(uid)
+        slot, gone = engine.insert_again(
+            self._slot_of[uid], row, decision.code, group_id=group_id, tags=put.tags
+        )
+        return [slot], [uid], gone
+
+
+def _rows(puts: Sequence[Put], decisions: Sequence[Decision]) -> list[dict[str, float]]:
+    """Return the columns of groups that enter together, each with the initial priority as if it entered by itself."""
+    rows, largest = [], 0.0
+    for put, decision in zip(puts, decisions, strict=True):
+        rows.append(put.row(decision, largest))
+        largest = max(largest, rows[-1]["priority"])
+    return rows
+
+
+def _admitted(puts: Iterable[Put]) -> list[Put]:
+    """Return the puts that the limiter and the room must admit."""
+    return [
+        put
+        for put in puts
+        if put.decide().status is Status.COMPLETED
+        and not (put.continues is not None and put.task.awaits_stragglers)
+    ]
 
 
 def _expire_caller(rollouts: Sequence[Any], decision: Decision) -> None:

@@ -14,7 +14,6 @@ from reroll.engine.task import COMPLETED, EXPIRED, RETURNING, Task
 from reroll.engine.uses import Use
 from reroll.errors import UncommittedWarning
 from reroll.rollout.checkout import Checkout
-from reroll.sample import sample_infos
 
 
 class HandOuts(Expiring):
@@ -47,7 +46,7 @@ class HandOuts(Expiring):
         before = self.engine.last_use
         drawn = self.engine.draw(task, n, replace=replace, step=task.step)
         handed = self._handed(task, COMPLETED, drawn.slots)
-        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn, task.name))
+        handed.drawn = drawn
         handed.uses = drawn.times_sampled.tolist()
         rows, times = np.unique(drawn.slots, return_counts=True)
         handed.used = Use.of(0, self.engine.columns, rows, times)
@@ -62,7 +61,7 @@ class HandOuts(Expiring):
         drawn = self.engine.lend(task, status, n)
         handed = self._handed(task, status, drawn.slots)
         handed.again = self._note(task, status, drawn.slots)
-        handed.infos = list(sample_infos(drawn.uid.tolist(), drawn, task.name))
+        handed.drawn = drawn
         self._count_retaken(handed, 1)
         if status in RETURNING:
             handed.checkouts = self._checkouts(drawn.slots)

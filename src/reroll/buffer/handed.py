@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from reroll.buffer.group import Group, Payload
+from reroll.engine.engine import Drawn
 from reroll.engine.rows import IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.engine.uses import Use
 from reroll.group import RolloutGroup
 from reroll.rollout.checkout import mark
 from reroll.rollout.rules import write_staleness
-from reroll.sample import SampleInfo
 
 
 @dataclass(slots=True)
@@ -39,7 +39,8 @@ class Handed:
     """That of the use, if it was noted."""
     again: Mapping[int, set[int]] = field(default_factory=dict)
     """The leases that had ended, and which of their groups are somebody else's by this."""
-    infos: Sequence[SampleInfo] = ()
+    drawn: Drawn | None = None
+    """The metadata of the rows at the draw, for samples and leases."""
     checkouts: Sequence[str] = ()
     """The marks of the groups, if they are handed out to be rolled again."""
     ahead: Sequence[int] = ()
@@ -52,7 +53,8 @@ class Handed:
         self.groups = [self.groups[place] for place in kept]
         self.told = [self.told[place] for place in kept]
         self.uses = [self.uses[place] for place in kept] if len(self.uses) else ()
-        self.infos = [self.infos[place] for place in kept] if len(self.infos) else ()
+        if self.drawn is not None:
+            self.drawn = self.drawn.select(kept)
         self.checkouts = [self.checkouts[place] for place in kept] if self.checkouts else ()
         self.ahead = [new for new, place in enumerate(kept) if place in self.ahead]
 

@@ -16,8 +16,6 @@ from itertools import islice
 from os import PathLike
 from typing import Any, Final, Literal, NamedTuple
 
-import numpy as np
-
 from reroll.buffer.group import Group, Payload
 from reroll.buffer.groups import Groups
 from reroll.buffer.records import (
@@ -175,18 +173,17 @@ class Journal:
         if put_id is not None and type(put_id) not in (str, int):
             write_put(put_id, None, allow_pickle=self._allow_pickle)
 
-    def check_row(self, uid: int | None) -> None:
-        """Raise NotStorable, and delete the group, if its row cannot be written: it must not fail the commit of others."""
-        if uid is None or (slot := self._groups.slot_of(uid)) is None:
-            return
-        columns = self._groups.engine.columns
-        (group,) = self._groups.groups(np.array([slot]))
+    def check_rows(self, uids: Iterable[int | None]) -> None:
+        """Raise NotStorable, and delete the groups, if a row cannot be written: it must not fail the commit of others."""
+        columns, groups = self._groups.engine.columns, self._groups
+        slots = groups.resident_slots(uid for uid in uids if uid is not None)
         try:
-            check_row(
-                group, columns.group_id.get(slot), columns.tags.get(slot), allow_pickle=self._allow_pickle
-            )
+            for slot, group in zip(slots.tolist(), groups.groups(slots), strict=True):
+                check_row(
+                    group, columns.group_id.get(slot), columns.tags.get(slot), allow_pickle=self._allow_pickle
+                )
         except NotStorable:
-            self._groups.delete(np.array([slot]))
+            groups.delete(slots)
             raise
 
     def add(self, uid: int | None, encoded: Encoded) -> None:

@@ -90,7 +90,7 @@ class Leases:
         """Lease available groups; return the lease's id, and the delivery of each task."""
         handed = [self._groups.lend(task, status, n) for task, n in wanted.items() if n]
         held = Held(
-            lent=[Lent(*self._groups.edition(info.uid)) for given in handed for info in given.infos],
+            lent=[Lent(*self._groups.edition(group.uid)) for given in handed for group in given.groups],
             status=status,
             steps={task.name: task.step for task in wanted},
         )

@@ -3,14 +3,13 @@
 How it is run is the shell's business: under a lock in the caller's thread, or in an event loop of another thread.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from reroll.buffer.batch import Batch, Lease, batch_html, not_taken_yet
-from reroll.group import RolloutGroup
-from reroll.sample import Sample
+from reroll.group import GroupBatch, RolloutGroup
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,7 +79,7 @@ class BlockingBatch:
         self._target = batch
         self.id = batch.id
         self.groups: dict[str, list[RolloutGroup]] = batch.groups
-        self.samples: dict[str, list[Sample]] = batch.samples
+        self.samples: Mapping[str, GroupBatch] = batch.samples
         self.counts: dict[str, int] = batch.counts
 
     def __repr__(self) -> str:

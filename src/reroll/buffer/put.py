@@ -151,10 +151,10 @@ class Put:
             assign_uid(self.caller, uid)
         return applied
 
-    def row(self, decision: Decision) -> dict[str, float]:
-        """Return the columns of the group."""
+    def row(self, decision: Decision, largest: float = 0.0) -> dict[str, float]:
+        """Return the columns of the group; `largest` is the largest priority of groups that enter with it, before it."""
         row = row_of(self.summary)
-        row["priority"] = self.task.initial_priority() if self.priority is None else self.priority
+        row["priority"] = self.task.initial_priority(largest) if self.priority is None else self.priority
         row["staleness"] = max(decision.staleness)
         return row
 

@@ -51,17 +51,18 @@ class Reservations:
         task.count_running([task.serving_version], groups)
         return Reservation(self.last, task.name, groups)
 
-    def check(self, reservation: Reservation | None, task_name: str) -> bool:
-        """Return whether a reservation has a group left; one that ended has none. Raises InvalidArgument."""
+    def check(self, reservation: Reservation | None, task_name: str) -> int:
+        """Return how many groups of a reservation are left; one that ended has none. Raises InvalidArgument."""
         if reservation is None:
-            return False
+            return 0
         if not isinstance(reservation, Reservation):
             raise InvalidArgument(f"reservation must be what reserve() returned, not {shown(reservation)}")
         if reservation.task_name != task_name:
             raise InvalidArgument(
                 f"the reservation is for task {shown(reservation.task_name)}, not {task_name!r}"
             )
-        return checked_count("reservation.id", reservation.id) in self
+        found = self._open.get(checked_count("reservation.id", reservation.id))
+        return 0 if found is None else found.left
 
     def started(self, number: int) -> tuple[Task, int] | None:
         """Return the task of a reservation and the version that its groups started with; None if it has ended."""

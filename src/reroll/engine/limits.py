@@ -58,6 +58,11 @@ class Window(NamedTuple):
         """The most samples that one call can ever take."""
         return max(self.max_diff, self.spi * self.min_size) - self.min_diff
 
+    @property
+    def largest_insert(self) -> float:
+        """The most inserts that one call can ever make."""
+        return max(self.min_size, (self.max_diff - self.min_diff) / self.spi)
+
 
 class Limiter(Protocol):
     """A rule: immutable, comparable, without state. Users may write their own."""

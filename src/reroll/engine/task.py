@@ -211,12 +211,13 @@ class Task:
         self._held_groups -= groups
         self._held_bytes -= num_bytes
 
-    def initial_priority(self) -> float:
-        """Return the priority of a group that is put now without one."""
+    def initial_priority(self, entering: float = 0.0) -> float:
+        """Return the priority of a group that is put now without one; `entering` is the largest of groups that enter before it."""
         initial = self.settings.initial_priority
         if initial != "max":
             return initial
-        return self.completed.largest_priority() or 1.0  # a group that enters at 0 would never be drawn
+        largest = self.completed.largest_priority() or 0.0
+        return max(largest, entering) or 1.0  # a group that enters at 0 would never be drawn
 
     def set_limiter(self, limiter: Limiter) -> None:
         """Replace the limiter. Raises InvalidConfig if producers or trainers would wait forever."""

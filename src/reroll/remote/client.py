@@ -14,12 +14,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from reroll import forking
-from reroll.buffer.arguments import checked_task
+from reroll.buffer.arguments import checked_entries, checked_names, checked_task
 from reroll.buffer.batch import Batch, Lease
 from reroll.buffer.blocking import BlockingVerbs
 from reroll.buffer.buffer import ReplayBuffer
 from reroll.buffer.plain_calls import BlockingBatch, blocking
 from reroll.errors import Closed, CorruptData, InvalidArgument, LeaseExpired, WaitTimeout
+from reroll.group import GroupBatch
 from reroll.interrupts import run_in
 from reroll.remote.connection import Connection
 from reroll.remote.groups import decode_group, decode_samples, encode_group
@@ -27,7 +28,6 @@ from reroll.remote.methods import bound_like, remote_method
 from reroll.remote.protocol import LeaseReply
 from reroll.remote.values import to_value
 from reroll.rollout import Status
-from reroll.sample import Sample
 from reroll.store import Blob
 from reroll.telemetry.metrics import connection_reader
 
@@ -135,14 +135,31 @@ class RemoteBuffer:
         items = arguments.pop("items")
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
             raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
-        if arguments.get("put_id") is None:  # a put that is sent twice is stored once
-            self._num_puts += 1
-            arguments["put_id"] = f"{self._name}-{self._num_puts}"
+        if arguments.get("put_id") is None:
+            arguments["put_id"] = self._put_id()
         if not items:
             reply, _ = await self._connection.call("put", {"items": [], **arguments})
         else:
             reply, _ = await self._connection.call("put", arguments, await self._encode(items, arguments))
         return reply.integer
+
+    @bound_like(ReplayBuffer.put_many)
+    async def put_many(self, arguments: dict[str, Any]) -> list[int | None]:
+        groups = checked_names("groups", arguments.pop("groups"))
+        for items in groups:
+            if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
+                raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
+        put_ids = checked_entries("put_ids", arguments.get("put_ids"), len(groups))
+        arguments["put_ids"] = [self._put_id() if put_id is None else put_id for put_id in put_ids]
+        frames = [frame for items in groups for frame in (encode_group(items) if items else (b"", b""))]
+        reply, _ = await self._connection.call("put_many", arguments, frames)
+        uids: list[int | None] = to_value(reply.value)
+        return uids
+
+    def _put_id(self) -> str:
+        """Return the id of a put: one that is sent twice is stored once."""
+        self._num_puts += 1
+        return f"{self._name}-{self._num_puts}"
 
     @bound_like(ReplayBuffer.get)
     async def get(self, arguments: dict[str, Any]) -> list[Any]:
@@ -161,14 +178,14 @@ class RemoteBuffer:
             except WaitTimeout:
                 break
             for task, drawn in more.items():
-                samples[task] += drawn
-        groups = {task: [group for group, _ in drawn] for task, drawn in samples.items()}
+                samples[task] = GroupBatch.of([*samples[task], *drawn])
+        groups = {task: list(drawn.groups) for task, drawn in samples.items()}
         return groups, {task: len(taken) for task, taken in groups.items()}
 
     @bound_like(ReplayBuffer.sample)
-    async def sample(self, arguments: dict[str, Any]) -> list[Sample]:
+    async def sample(self, arguments: dict[str, Any]) -> GroupBatch:
         by_task = await self._take("sample", arguments)
-        return [sample for drawn in by_task.values() for sample in drawn]
+        return GroupBatch.of(sample for drawn in by_task.values() for sample in drawn)
 
     @bound_like(ReplayBuffer.lease)
     def lease(self, arguments: dict[str, Any]) -> Lease:
@@ -235,14 +252,17 @@ class RemoteBuffer:
 
     # ---
 
-    async def _take(self, verb: str, arguments: dict[str, Any]) -> dict[str, list[Sample]]:
+    async def _take(self, verb: str, arguments: dict[str, Any]) -> dict[str, GroupBatch]:
         """Lease groups and consume them; groups that another client got meanwhile are left out."""
         leased, samples = await self._receive_lease(verb, arguments)
         if leased.lease is not None:
             comes_back = arguments.get("group_status", "completed") != "completed"
             lost = await self.consume(leased.lease, comes_back=comes_back)
-            for drawn in samples.values() if lost else ():
-                drawn[:] = [sample for sample in drawn if sample.info.uid not in lost]
+            if lost:
+                samples = {
+                    task: GroupBatch.of(sample for sample in drawn if sample.info.uid not in lost)
+                    for task, drawn in samples.items()
+                }
         return samples
 
     async def consume(self, lease: int, *, comes_back: bool = False) -> Sequence[int]:
@@ -281,7 +301,7 @@ class RemoteBuffer:
 
     async def _receive_lease(
         self, verb: str, arguments: dict[str, Any]
-    ) -> tuple[LeaseReply, dict[str, list[Sample]]]:
+    ) -> tuple[LeaseReply, dict[str, GroupBatch]]:
         """Call a verb that leases groups, and decode them; groups that cannot be decoded are returned."""
         reply, blobs = await self._connection.call(verb, arguments)
         leased = reply.lease

@@ -104,6 +104,7 @@ class Dispatcher:
         }
         self._verbs: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "put": self._put,
+            "put_many": self._put_many,
             "ack_lease": self._ack_lease,
             "nack_lease": self._nack_lease,
             "has_stale": self._has_stale,
@@ -239,6 +240,18 @@ class Dispatcher:
                 )
             arguments["items"] = self._decode(request.blobs[0], request.blobs[1])
         return await self._buffer.put(**arguments)
+
+    async def _put_many(self, request: Request) -> list[int | None]:
+        heads, bodies = request.blobs[::2], request.blobs[1::2]
+        if len(heads) != len(bodies):
+            raise CorruptData(
+                "put_many has the metadata and the body of each group; use the same reroll on both sides"
+            )
+        groups = [
+            decode_group(head, body) if len(head) or len(body) else []
+            for head, body in zip(heads, bodies, strict=True)
+        ]
+        return await self._buffer.put_many(groups, **request.arguments)
 
     async def _ack_lease(self, request: Request) -> None:
         lease = checked_count("lease", request.arguments.get("lease"))

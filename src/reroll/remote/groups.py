@@ -10,7 +10,7 @@ import msgspec
 
 from reroll.codec import RefReader, RefWriter, decode, encode
 from reroll.errors import CorruptData, InvalidArgument, NotStorable
-from reroll.group import RolloutGroup
+from reroll.group import GroupBatch, RolloutGroup
 from reroll.remote.protocol import WireInfo
 from reroll.rollout import Rollout, check
 from reroll.sample import Sample, SampleInfo
@@ -69,10 +69,10 @@ def decode_samples(
     metadata: Sequence[bytes],
     bodies: Sequence[Blob],
     decode: Callable[[Blob, Blob], Any] = decode_group,
-) -> dict[str, list[Sample]]:
+) -> dict[str, GroupBatch]:
     """Return delivered groups with their infos by task. Raises CorruptData, UnsupportedFormat."""
     groups = map(decode, metadata, bodies)
     return {
-        task: [Sample(next(groups), SampleInfo(*(info or _NOT_DRAWN), task)) for info in listed]
+        task: GroupBatch.of(Sample(next(groups), SampleInfo(*(info or _NOT_DRAWN), task)) for info in listed)
         for task, listed in infos.items()
     }

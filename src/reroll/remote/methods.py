@@ -39,7 +39,7 @@ _POSITIONAL: Final = {
 }
 _CONVERTED: Final = frozenset({"where", "which", "rate_limiter", "sampler"})
 """Arguments that are converted whatever type they have."""
-_UNCHANGED: Final = frozenset({"items"})
+_UNCHANGED: Final = frozenset({"items", "groups"})
 """Arguments that are never converted: rollouts have their own wire form."""
 _PLAIN_TYPES: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
 

@@ -21,8 +21,10 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from reroll.buffer.arguments import (
     batch_sizes,
     checked_count,
+    checked_entries,
     checked_flag,
     checked_id,
+    checked_names,
     checked_reader,
     checked_sizes,
     checked_task,
@@ -43,6 +45,7 @@ from reroll.errors import (
     WaitTimeout,
     shown,
 )
+from reroll.group import GroupBatch
 from reroll.remote.client import Prefetch, RemoteBuffer
 from reroll.remote.draws import (
     Arguments,
@@ -335,11 +338,68 @@ class ShardedBuffer:
             own = {"reservation": arguments["reservation"], "put_id": put_id or uuid.uuid4().hex}
             stored = await shards[home].put(**{**arguments, "reservation": None, "put_id": own["put_id"]})
             await shards[granted].ask("consume_reservation", own)
-        step = arguments.get("current_train_step")
-        for shard in shards if step is not None else ():  # all shards learn the step before any later call
-            shard.notify(
-                "offers", {"task_batch_sizes": {}, "group_status": "completed", "steps": {task: step}}
+        _tell_step(shards, task, arguments.get("current_train_step"))
+        return stored
+
+    @_over_shards(ReplayBuffer.put_many)
+    async def put_many(self, shards: Shards, arguments: Arguments) -> list[int | None]:
+        """Put a part of the groups to each shard: all or none of a part. Groups that continue others go to their shard."""
+        groups, task = checked_names("groups", arguments.pop("groups")), arguments["task_name"]
+        entries = {
+            name: checked_entries(name, arguments.pop(name, None), len(groups))
+            for name in ("priorities", "tags", "uids", "put_ids")
+        }
+        granted, reservation = None, arguments.pop("reservation", None)
+        if isinstance(reservation, Reservation):
+            granted, reservation = _granted_by(reservation, shards)
+        homes = await asyncio.gather(
+            *(
+                self._home(
+                    shards,
+                    {
+                        "items": items,
+                        "task_name": task,
+                        "uid": uid,
+                        "put_id": put_id,
+                        "reservation": reservation,
+                    },
+                    granted,
+                )
+                for items, uid, put_id in zip(groups, entries["uids"], entries["put_ids"], strict=True)
             )
+        )
+        if not isinstance(task, str):
+            homes = [0] * len(groups)  # which refuses it
+        anywhere = [place for place, home in enumerate(homes) if home is None]
+        first = self._random.randrange(len(shards))
+        for number, place in enumerate(anywhere):
+            homes[place] = (first + number * len(shards) // len(anywhere)) % len(shards)
+        if granted is not None:
+            entries["put_ids"] = [
+                uuid.uuid4().hex if known is None else known for known in entries["put_ids"]
+            ]
+        stored: list[int | None] = [None] * len(groups)
+
+        async def put(index: int, places: Sequence[int]) -> None:
+            own: dict[str, Any] = {
+                name: [values[place] for place in places] for name, values in entries.items()
+            }
+            uids = await shards[index].put_many(
+                [groups[place] for place in places],
+                **arguments,
+                **own,
+                reservation=reservation if granted in (None, index) else None,
+            )
+            for place, uid in zip(places, uids, strict=True):
+                stored[place] = uid
+            if granted is not None and granted != index:
+                for put_id in own["put_ids"]:
+                    used = {"reservation": reservation, "put_id": put_id}
+                    await shards[granted].ask("consume_reservation", used)
+
+        parts = {index: [p for p, home in enumerate(homes) if home == index] for index in range(len(shards))}
+        await together(put(index, places) for index, places in parts.items() if places or index == 0)
+        _tell_step(shards, task, arguments.get("current_train_step"))
         return stored
 
     async def _put_to_emptiest(
@@ -494,7 +554,7 @@ class ShardedBuffer:
         return groups, {task: len(given) for task, given in groups.items()}
 
     @_over_shards(ReplayBuffer.sample)
-    async def sample(self, shards: Shards, arguments: Arguments) -> list[Sample]:
+    async def sample(self, shards: Shards, arguments: Arguments) -> GroupBatch:
         sizes = batch_sizes(arguments["n"], arguments["task_name"], self._random.random)
         wait = not checked_flag("allow_short", arguments.get("allow_short", False))
         asked = {"timeout": arguments.get("timeout"), "train_step": arguments.get("train_step")}
@@ -504,11 +564,11 @@ class ShardedBuffer:
             shards, {"task_batch_sizes": sizes, "wait": wait, **asked}, "sample", self._random
         )
         lost = await consume(shards, leases)
-        return [sample for task in sizes for sample in samples[task] if sample.info.uid not in lost]
+        return GroupBatch.of(s for task in sizes for s in samples[task] if s.info.uid not in lost)
 
     async def _sample_with_replacement(
         self, shards: Shards, sizes: Mapping[str, int], arguments: Arguments
-    ) -> list[Sample]:
+    ) -> GroupBatch:
         """Draw each group of a shard that is chosen by its weight."""
         one = {task: min(n, 1) for task, n in sizes.items()}
         offers = await await_offers(shards, {**arguments, "task_batch_sizes": one, "wait": True}, "sample")
@@ -525,7 +585,7 @@ class ShardedBuffer:
                 )
             )
             samples += join_samples(task, offers, chain(drawn), self._random)
-        return samples
+        return GroupBatch.of(samples)
 
     @bound_like(ReplayBuffer.lease)
     def lease(self, arguments: Arguments) -> Lease:
@@ -535,7 +595,7 @@ class ShardedBuffer:
                 return await shards[0].lease(**arguments)
             leases, samples = await lend(shards, arguments, "lease", self._random)
             number = sum((lease + 1) << (_LEASE_BITS * index) for index, lease in leases.items())
-            return Batch(self, number, samples)
+            return Batch(self, number, {task: GroupBatch.of(drawn) for task, drawn in samples.items()})
 
         return Lease(acquire)
 
@@ -599,6 +659,13 @@ class ShardedBuffer:
             return_exceptions=True,
         )
         return [end for end in ends if isinstance(end, BaseException)]
+
+
+
+def _tell_step(shards: Shards, task: str, step: int | None) -> None:
+    """Let all shards learn a training step before any later call."""
+    for shard in shards if step is not None else ():
+        shard.notify("offers", {"task_batch_sizes": {}, "group_status": "completed", "steps": {task: step}})
 
 
 # --- numbers

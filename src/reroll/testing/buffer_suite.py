@@ -11,6 +11,7 @@ from reroll.testing.buffer.hand_out import HandOutSuite
 from reroll.testing.buffer.intervals import IntervalSuite
 from reroll.testing.buffer.limits import LimitSuite
 from reroll.testing.buffer.look_and_change import LookAndChangeSuite
+from reroll.testing.buffer.many_puts import ManyPutsSuite, ManyPutsWaitingSuite
 from reroll.testing.buffer.puts import PutSuite
 from reroll.testing.buffer.rolled_again import RolledAgainSuite, RolledUnderLeaseSuite
 from reroll.testing.buffer.samplers import SamplerSuite
@@ -21,6 +22,7 @@ from reroll.testing.buffer.waiting import WaitingSuite
 
 class VerbSuite(
     PutSuite,
+    ManyPutsSuite,
     HandOutSuite,
     LimitSuite,
     BoundSuite,
@@ -35,5 +37,12 @@ class VerbSuite(
     """One call at a time. Subclass as `class TestMine(VerbSuite)` with `make`; pytest runs the rest."""
 
 
-class BufferSuite(VerbSuite, LeaseBoundSuite, WaitingSuite, CancellationSuite, RolledUnderLeaseSuite):
+class BufferSuite(
+    VerbSuite,
+    ManyPutsWaitingSuite,
+    LeaseBoundSuite,
+    WaitingSuite,
+    CancellationSuite,
+    RolledUnderLeaseSuite,
+):
     """Calls that overlap, besides: waiting, order, cancellation, leases."""

@@ -186,6 +186,10 @@ CASES: Final[dict[str, list[Case]]] = {
         _plain(lambda b: b.put(group("a", status=ABORTED), "t", put_id="same")),
         _full,
     ],
+    "put_many": [
+        _plain(lambda b: b.put_many([group("a"), group("b")], "t")),
+        _plain(lambda b: b.put_many([group("a"), group("b", status=ABORTED)], "t", put_ids=["x", "y"])),
+    ],
     "get": [_plain(lambda b: b.get(1, "t", COMPLETED)), _plain(lambda b: b.get(1, "t", ABORTED))],
     "take_batch": [
         _plain(lambda b: b.take_batch({"t": 2}, train_step=1)),

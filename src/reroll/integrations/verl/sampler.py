@@ -8,7 +8,7 @@ is handed out as a copy under new keys, and only its last use hands out the rows
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -169,7 +169,7 @@ class RerollSampler(ReplayBuffer):
                 rewards[key.split("_")[0]].append(float(scores.sum()))
         return {uid: found or [None] for uid, found in rewards.items()}
 
-    def _hand_out(self, drawn: list[Sample]) -> KVBatchMeta:
+    def _hand_out(self, drawn: Sequence[Sample]) -> KVBatchMeta:
         """Return a batch of drawn groups, copied where they stay."""
         uids = {self._names[sample.info.uid]: sample.info for sample in drawn}
         rows, tags = self._rows(uids), self.partitions[PARTITION]

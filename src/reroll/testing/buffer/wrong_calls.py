@@ -186,6 +186,7 @@ EVERY_VERB: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "update_priorities": lambda buffer: buffer.update_priorities({}),
     "patch": lambda buffer: buffer.patch(1, reward=[1.0]),
     "patch_many": lambda buffer: buffer.patch_many({}),
+    "put_many": lambda buffer: buffer.put_many([], "t"),
     "set_sampler": lambda buffer: buffer.set_sampler("t", "fifo"),
     "stats": lambda buffer: buffer.stats(),
     "metrics": lambda buffer: buffer.metrics(),
