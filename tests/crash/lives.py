@@ -90,6 +90,8 @@ class Store:
         self._orphans: dict[int, list[int]] = {}  # groups that are out, by uid
         self._ops: dict[int, dict[str, Any]] = {}
         self._lent: dict[int, tuple[int, list[list[int]]]] = {}
+        self._acked: dict[int, list[tuple[int, list[int]]]] = {}  # steps that used groups, by operation
+        self._steps: dict[str, int] = {}  # the training step of each task
         self._put: dict[int, int] = {}  # number by uid, of puts that were acknowledged
         self._left: set[int] = set()  # uids that were told to go otherwise than by training
         self._process = start("crash.worker")
@@ -116,7 +118,7 @@ class Store:
                 self._process.kill()
             elif way == "interrupted" and not patience and "end" in line:
                 self._process.send_signal(signal.SIGINT)
-        self._die(0 if way == "interrupted" else -signal.SIGKILL)
+        self._die(is_interrupted=way == "interrupted")
         (self.events if way == "interrupted" else self.kills)[way] += 1
         chance = random.Random(
             f"{self._seed} {self.lives}"
@@ -158,12 +160,12 @@ class Store:
             self._hear(line)
             yield line
 
-    def _die(self, expected: int) -> None:
+    def _die(self, *, is_interrupted: bool) -> None:
         process, self._process = self._process, start("crash.worker")
-        code = end(process)
+        code, expected = end(process), 0 if is_interrupted else -signal.SIGKILL
         assert code == expected, f"life {self.lives} ended with code {code}, not {expected}"
-        self._worlds.crash()
-        self._ops, self._lent = {}, {}
+        self._worlds.crash(is_interrupted=is_interrupted)
+        self._ops, self._lent, self._acked = {}, {}, {}
 
     def _pause(self) -> None:
         """Stop the process, as a debugger or a full machine does, and let it go on."""
@@ -232,6 +234,11 @@ class Store:
                 self.events[next(iter(line))] += 1
 
     def _note_begin(self, op: dict[str, Any]) -> None:
+        for task in op.get("sizes", op.get("thresholds", [op.get("task")])):
+            if task is not None and isinstance(op.get("step"), int):
+                self._steps[task] = max(op["step"], self._steps.get(task, 0))
+        if op["op"] == "rewind":
+            self._steps = {task: min(step, op["step"] + 1) for task, step in self._steps.items()}
         match op:
             case {"op": "put", "uid": uid}:
                 self._orphans.pop(uid, None)
@@ -239,9 +246,17 @@ class Store:
                 for uid in uids:
                     self._orphans.pop(uid, None)
                 self._left.update(uids)
-            case {"op": "ack", "lease": lease} if self._lent[lease][0] <= self._trainer.checkpoint:
-                # Final as soon as it is written, which may be told to nobody.
-                self._left.update(uid for uid, *_ in self._lent[lease][1])
+            case {"op": "ack", "lease": lease, "begin": number}:
+                step, groups = self._lent[lease]
+                for (
+                    group
+                ) in groups:  # its step may have been rewound: then they are used by the step that is at work
+                    used = min(step, self._steps[task_of(group[1])])
+                    self._acked.setdefault(number, []).append((used, group))
+                    if (
+                        used <= self._trainer.checkpoint
+                    ):  # final as soon as it is written, which may be told to nobody
+                        self._left.add(group[0])
 
     def _note_end(self, op: dict[str, Any], result: Any) -> None:
         match op:
@@ -255,8 +270,9 @@ class Store:
                 self._trainer.learn(step, result)
             case {"op": "lease", "step": step}:
                 self._lent[result[0]] = (step, result[1])
-            case {"op": "ack", "lease": lease}:
-                self._trainer.learn(*self._lent[lease])
+            case {"op": "ack", "begin": number}:
+                for used, group in self._acked.get(number, ()):
+                    self._trainer.learn(used, [group])
 
 
 async def _picture_of(directory: Path) -> dict[str, Any]:

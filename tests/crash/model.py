@@ -74,6 +74,12 @@ class Model:
         """Carry out an operation, and return what it should return."""
         return getattr(self, f"_{op['op']}")(op)
 
+    def learn(self, op: Op) -> None:
+        """Learn the training step of an operation that delivers groups, and nothing else of it."""
+        if op["op"] in ("take", "sample", "lease"):
+            for task in op.get("sizes", [op.get("task")]):
+                self._learn(task, op["step"])
+
     def crash(self) -> None:
         """Lose the process: whoever had groups is no more."""
         self.leases.clear()
@@ -169,7 +175,7 @@ class Model:
         steps, held = self._held(op["lease"])
         for known in held:
             known.pending -= 1
-            self._use(known, steps[known.task])
+            self._use(known, min(steps[known.task], self.steps[known.task]))  # its step may have been rewound
             if known.place == "leased" and not known.pending:
                 self._consume(known, self._newest_use(known))
 
@@ -322,6 +328,7 @@ class Worlds:
         self._begun: list[Op] = []
         self._results: dict[int, Any] = {}
         self.mismatch: tuple[Op, Any, Any] | None = None
+        self._history: list[tuple[Op, Any]] = []
 
     def begin(self, op: Op) -> None:
         """Learn that an operation was begun."""
@@ -331,8 +338,11 @@ class Worlds:
         """Learn what an operation returned: it will never be undone by a kill."""
         self._results[number] = result
 
-    def crash(self) -> None:
-        """Learn that the process was killed: what was not acknowledged may or may not have been written."""
+    def crash(self, *, is_interrupted: bool = False) -> None:
+        """Learn that the process was killed: what was not acknowledged may or may not have been written.
+
+        An operation that was interrupted is undone; the training step that it named stays known.
+        """
         acknowledged = [place for place, op in enumerate(self._begun) if op["begin"] in self._results]
         first = acknowledged[-1] + 1 if acknowledged else 0
         after: list[Model] = []
@@ -340,13 +350,16 @@ class Worlds:
             if self._carry_out(model, self._begun[:first]):
                 after.append(model.copy())
                 for op in self._begun[first:]:
+                    if is_interrupted:
+                        after.append(model.copy())
+                        after[-1].learn(op)
                     model.apply(op)
                     after.append(model.copy())
         assert after, "{} returned {}, not {}".format(*self.mismatch or ())
         for model in after:
             model.crash()
         self._possible = _distinct(after)
-        self._begun, self._results = [], {}
+        self._remember("killed")
 
     def see(self, picture: dict[str, Any]) -> None:
         """Learn what the buffer holds, at a moment when nothing else is going on."""
@@ -356,7 +369,14 @@ class Worlds:
             if self._carry_out(now, self._begun) and now.picture() == picture:
                 agreeing.append(now)
         assert agreeing, self._explain(picture)
-        self._possible, self._begun, self._results = agreeing, [], {}
+        self._possible = agreeing
+        self._remember("seen")
+
+    def _remember(self, event: str) -> None:
+        """Keep the operations so far for the message of a failure."""
+        self._history += [(op, self._results.get(op["begin"], "no end")) for op in self._begun]
+        self._history.append(({"op": event}, None))
+        self._begun, self._results = [], {}
 
     def could_be(self, picture: dict[str, Any]) -> bool:
         """Return whether a buffer that was opened after the last kill may hold this."""
@@ -378,7 +398,10 @@ class Worlds:
 
     def _explain(self, picture: dict[str, Any]) -> str:
         """Return how each possible model differs."""
-        return "\n".join(self._difference(model.copy(), picture) for model in self._possible)
+        found = [self._difference(model.copy(), picture) for model in self._possible]
+        self._remember("looked")
+        last = [f"{op} gave {result}" for op, result in self._history if op["op"] != "put"][-400:]
+        return "\n".join([*found, "after, without puts:", *last])
 
     def _difference(self, model: Model, picture: dict[str, Any]) -> str:
         if not self._carry_out(model, self._begun):

@@ -215,6 +215,17 @@ def checked_entries(name: str, values: object, count: int) -> list[Any]:
     return entries
 
 
+def checked_columns(columns: object) -> list[str] | None:
+    """Return the names of further columns to read; None: all."""
+    if columns is None:
+        return None
+    names = checked_names("columns", columns)
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidArgument(f"columns must be a list of names, not of {shown(name)}")
+    return [str.__str__(name) for name in names]
+
+
 def checked_id(name: str, value: object) -> Any:
     if type(value) is str or type(value) is int or value is None:
         return value

@@ -20,6 +20,7 @@ from reroll.buffer.arguments import (
     Where,
     batch_sizes,
     checked_choice,
+    checked_columns,
     checked_count,
     checked_entries,
     checked_flag,
@@ -53,7 +54,7 @@ from reroll.engine.rewind import commit, rewind
 from reroll.engine.rows import PLACES
 from reroll.engine.selectors.selector import SelectorSpec
 from reroll.engine.selectors.specs import selector_spec
-from reroll.engine.task import COMPLETED, REJECTED, STATUS_CODE, STATUSES, Task, checked_priority
+from reroll.engine.task import COMPLETED, REJECTED, RETURNING, STATUS_CODE, STATUSES, Task, checked_priority
 from reroll.errors import CorruptData, InvalidArgument, NotEmpty, NotStorable, UncommittedWarning, shown
 from reroll.group import GroupBatch, RolloutGroup
 from reroll.query import Query, Scalar, parse_query
@@ -382,6 +383,7 @@ class ReplayBuffer:
         wait: bool = False,
         timeout: float | None = None,
         train_step: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> tuple[dict[str, list[RolloutGroup]], dict[str, int]]:
         """Take groups of several tasks in one step. O(groups).
 
@@ -394,6 +396,7 @@ class ReplayBuffer:
                 requests. Otherwise each task gives the groups it has.
             timeout: seconds to wait at most.
             train_step: the training step that the groups are for.
+            columns: the further columns of the groups to read; None: all, `[]`: none. Others are not read from disk.
 
         Returns:
             The groups by task, and the number of groups by task.
@@ -407,13 +410,14 @@ class ReplayBuffer:
 
         """
         runtime, deadline, delivered = self._runtime, deadline_of(timeout), None
+        names = self._checked_columns(columns, group_status)
         while delivered is None:
             wanted, status = await self._await_batch(
                 task_batch_sizes, group_status, wait, deadline, train_step
             )
             taken = [runtime.groups.take(task, status, n) for task, n in wanted.items() if n]
             runtime.notify()
-            delivered = await runtime.deliver(taken, partial(runtime.groups.undo_all, taken))
+            delivered = await runtime.deliver(taken, partial(runtime.groups.undo_all, taken), names)
         groups: dict[str, list[Any]] = {task.name: [] for task in wanted}
         groups.update((given.task.name, rollouts) for given, rollouts in zip(taken, delivered, strict=True))
         return groups, {name: len(given) for name, given in groups.items()}
@@ -427,6 +431,7 @@ class ReplayBuffer:
         replace: bool = False,
         allow_short: bool = False,
         train_step: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> GroupBatch:
         """Draw COMPLETED groups without taking them; a group leaves after `max_times_sampled` draws. O(n log rows).
 
@@ -439,6 +444,7 @@ class ReplayBuffer:
             replace: whether a random sampler may draw a group more than once, within its use limit; n is then 65,536 at most.
             allow_short: whether to return fewer groups at once instead of waiting.
             train_step: the training step that the groups are for.
+            columns: the further columns of the groups to read; None: all, `[]`: none. Others are not read from disk.
 
         Returns:
             A sequence with a Sample (group and SampleInfo) for each draw, and their metadata as arrays.
@@ -455,7 +461,7 @@ class ReplayBuffer:
         runtime.check_open()
         deadline = deadline_of(timeout)
         replace, allow_short = checked_flag("replace", replace), checked_flag("allow_short", allow_short)
-        step = checked_step("train_step", train_step)
+        step, names = checked_step("train_step", train_step), checked_columns(columns)
         sizes = batch_sizes(n, task_name, engine.rng.random)
         if replace and sum(sizes.values()) > MAX_DRAWN:
             raise InvalidArgument(
@@ -484,7 +490,7 @@ class ReplayBuffer:
                 return GroupBatch.of([])
             drawn = [runtime.groups.sample(task, k, replace=replace) for task, k in counts.items() if k]
             runtime.waits.wake()
-            delivered = await runtime.deliver(drawn, partial(runtime.groups.undo_all, drawn))
+            delivered = await runtime.deliver(drawn, partial(runtime.groups.undo_all, drawn), names)
         return group_batch(drawn, delivered)
 
     def lease(
@@ -496,6 +502,7 @@ class ReplayBuffer:
         timeout: float | None = None,
         ttl_s: float | None = None,
         train_step: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Lease:
         """Lease groups: they are consumed when the lease holder acknowledges them. O(groups).
 
@@ -509,6 +516,7 @@ class ReplayBuffer:
             timeout: seconds to wait at most.
             ttl_s: seconds until the lease ends by itself; None: never.
             train_step: the training step that the groups are for.
+            columns: the further columns of the groups to read; None: all, `[]`: none. Others are not read from disk.
 
         Returns:
             A Lease, to be entered with `async with` or awaited; both give a Batch.
@@ -522,6 +530,7 @@ class ReplayBuffer:
 
         async def acquire() -> Batch:
             runtime = self._runtime
+            names = self._checked_columns(columns, group_status)
             ttl = read_seconds(ttl_s, "ttl_s")  # it starts when the groups are leased
             deadline, delivered = deadline_of(timeout), None
             while delivered is None:
@@ -532,7 +541,8 @@ class ReplayBuffer:
                     wanted, status, runtime.clock(), runtime.deadline_after(ttl)
                 )
                 runtime.notify()
-                delivered = await runtime.deliver(leased, partial(runtime.leases.undo, lease, leased))
+                undo = partial(runtime.leases.undo, lease, leased)
+                delivered = await runtime.deliver(leased, undo, names)
             samples = {task.name: GroupBatch.of([]) for task in wanted}
             for given, groups in zip(leased, delivered, strict=True):
                 samples[given.task.name] = group_batch([given], [groups])
@@ -644,6 +654,15 @@ class ReplayBuffer:
             prepare=lambda: self._set_step(wanted, step),
         )
         return wanted, status
+
+    def _checked_columns(self, columns: object, group_status: Status | str) -> list[str] | None:
+        names = checked_columns(columns)
+        if names is not None and STATUS_CODE[Status.of(group_status)] in RETURNING:
+            raise InvalidArgument(
+                f"columns cannot be chosen for {Status.of(group_status).value} groups: they are put again, and would lose the "
+                "others; leave columns out"
+            )
+        return names
 
     def _wanted(self, sizes: Mapping[str, int]) -> dict[Task, int]:
         return {self._runtime.engine.named(name): max(n, 0) for name, n in checked_sizes(sizes).items()}
@@ -1024,11 +1043,12 @@ class ReplayBuffer:
         names = [checked_task(name) for name in checked_names("task_names", task_names)]
         return {name: {status: await self.count(name, status) for status in wanted} for name in names}
 
-    async def peek(self, uids: Iterable[int]) -> list[RolloutGroup]:
+    async def peek(self, uids: Iterable[int], *, columns: Sequence[str] | None = None) -> list[RolloutGroup]:
         """Return the rollouts of groups without taking them. Other calls run between slices. O(groups).
 
         Args:
             uids: the groups.
+            columns: the further columns of the groups to read; None: all, `[]`: none. Others are not read from disk.
 
         Returns:
             The groups in this order.
@@ -1043,7 +1063,7 @@ class ReplayBuffer:
         """
         runtime = self._runtime
         runtime.check_open()
-        wanted = checked_uids(uids)
+        wanted, names = checked_uids(uids), checked_columns(columns)
         runtime.groups.slots(wanted)  # UnknownUid before any is read
         groups: list[Any] = []
         lost: list[int] = []
@@ -1052,7 +1072,7 @@ class ReplayBuffer:
                 await runtime.pause()
             part = wanted[start : start + scan.GROUPS_AT_ONCE]
             found = runtime.groups.look(part)
-            groups += [group for shown_ in await scan.read_groups(runtime, found) for group in shown_]
+            groups += [group for shown_ in await scan.read_groups(runtime, found, names) for group in shown_]
             lost += [uid for uid, given in zip(part, found, strict=True) if not given.groups]
         if lost:
             raise CorruptData(

@@ -174,14 +174,22 @@ class Group:
             write_staleness(expired, staleness.values())
         self.emptied = {**(self.emptied or {}), **staleness}
 
-    def current(self) -> Payload:
-        """Return the payload without the responses of expired members."""
-        payload = self.payload
+    def current(self, part: RolloutGroup | None = None) -> Payload:
+        """Return the payload, or a part of its columns, without the responses of expired members."""
+        payload = self.payload if part is None else part
         return (
             payload.expired(self.emptied) if self.emptied and isinstance(payload, RolloutGroup) else payload
         )
 
-    def delivered(self, step: int | None, row_staleness: int, *, is_final: bool, leaves: bool) -> Payload:
+    def delivered(
+        self,
+        step: int | None,
+        row_staleness: int,
+        *,
+        is_final: bool,
+        leaves: bool,
+        part: RolloutGroup | None = None,
+    ) -> Payload:
         """Return the group for its receiver, as its row is now: expired members without response, staleness as of `step`.
 
         Args:
@@ -189,11 +197,12 @@ class Group:
             row_staleness: the staleness that the row states.
             is_final: whether the group is delivered as it was chosen, although it has expired since.
             leaves: whether no other receiver can get the group: then a list of objects is not copied.
+            part: the payload with a part of its columns, if only these were read.
 
         """
         if not is_final and self._stale_at is not None:
             self._expire_stale()
-        payload, versions = self.current() if self.emptied else self.payload, self.versions
+        payload, versions = self.current(part), self.versions
         stated: int | list[int | None] | None = None
         if not is_final and self.version_tokens and step is not None and step != self._stated_at:
             first = versions[0]

@@ -43,6 +43,10 @@ class Handed:
     """The metadata of the rows at the draw, for samples and leases."""
     checkouts: Sequence[str] = ()
     """The marks of the groups, if they are handed out to be rolled again."""
+    columns: Sequence[str] | None = None
+    """The further columns that the receiver asks for; None: all."""
+    parts: Mapping[int, RolloutGroup] = field(default_factory=dict)
+    """By uid: groups of which only these columns were read from disk."""
     ahead: Sequence[int] = ()
     """Places of groups that were here at the last rewind: their versions may be of weights that were lost."""
 
@@ -64,7 +68,10 @@ class Handed:
         for place, (group, stated) in enumerate(zip(self.groups, self.told, strict=True)):
             # A group that expired while this was being written is still delivered as it was chosen.
             is_final = group.stale_at is not None and self.status == COMPLETED
-            payload = group.delivered(self.step, stated, is_final=is_final, leaves=self.leaves)
+            part = self.parts.get(group.uid)
+            payload = group.delivered(self.step, stated, is_final=is_final, leaves=self.leaves, part=part)
+            if self.columns is not None and isinstance(payload, RolloutGroup):
+                payload = payload.select(self.columns)
             if place in self.ahead and self.step is not None:
                 payload = _with_distance(payload, group.versions, self.step)
             if self.checkouts and isinstance(payload, RolloutGroup):

@@ -26,6 +26,7 @@ from reroll.buffer.records import (
     Uses,
     check_row,
     encode_payload,
+    read_columns,
     read_payload,
     write_group_id,
     write_put,
@@ -33,6 +34,7 @@ from reroll.buffer.records import (
 )
 from reroll.buffer.references import HOLDER, OBJECT, Held, References
 from reroll.errors import CorruptData, NotStorable, RerollError, StoreFailed
+from reroll.group import RolloutGroup
 from reroll.store import (
     MAX_PAYLOAD_BYTES,
     Blob,
@@ -53,6 +55,18 @@ Damaged = Literal["raise", "skip"]
 
 _AT_ONCE: Final = 64
 """Payloads of one commit when a buffer is resumed into a store."""
+
+
+Columns = Sequence[str] | None
+"""The further columns that a receiver asks for; None: all."""
+
+
+class Fetched(NamedTuple):
+    """What a read of groups found."""
+
+    damaged: set[int]
+    parts: dict[int, RolloutGroup]
+    """Groups of which only the columns that were asked for were read, by uid."""
 
 
 class Encoded(NamedTuple):
@@ -386,19 +400,19 @@ class Journal:
 
     # --- residency of rollouts
 
-    async def secure(self, groups: Sequence[Group]) -> set[int]:
-        """Load the rollouts of groups and commit all changes; return the uids of damaged ones to be skipped.
+    async def secure(self, groups: Sequence[Group], columns: Columns = None) -> Fetched:
+        """Load the rollouts of groups as `fetch` does, and commit all changes.
 
         The rollouts stay in memory until `release`.
         """
         self._held.update(group.uid for group in groups)
         try:
-            damaged = {group.uid for group in await self.fetch(groups)}
+            fetched = await self.fetch(groups, columns)
             await self.written()
         except BaseException:
             self.release(groups)
             raise
-        return damaged
+        return fetched
 
     def release(self, groups: Sequence[Group]) -> None:
         """Allow the eviction of groups that were secured: they are delivered."""
@@ -409,27 +423,40 @@ class Journal:
         if not held and self._all_delivered is not None:
             self._all_delivered.set()
 
-    async def look(self, groups: Sequence[Group]) -> set[int]:
-        """Load the rollouts of groups; return the uids of damaged ones to be skipped. Raises UnknownUid for a deleted one."""
-        damaged: set[int] = set()
-        while missing := [group for group in groups if not group.is_here and group.uid not in damaged]:
-            damaged |= {group.uid for group in await self.fetch(missing)}
-        return damaged
+    async def look(self, groups: Sequence[Group], columns: Columns = None) -> Fetched:
+        """Load the rollouts of groups as `fetch` does, until all are here. Raises UnknownUid for a deleted one."""
+        found = Fetched(set(), {})
+        while missing := [
+            group
+            for group in groups
+            if not group.is_here and group.uid not in found.damaged and group.uid not in found.parts
+        ]:
+            more = await self.fetch(missing, columns)
+            found = Fetched(found.damaged | more.damaged, {**found.parts, **more.parts})
+        return found
 
-    async def fetch(self, groups: Sequence[Group]) -> list[Group]:
-        """Load the rollouts of groups in a thread; return damaged ones, if those are to be skipped."""
+    async def fetch(self, groups: Sequence[Group], columns: Columns = None) -> Fetched:
+        """Load the rollouts of groups in a thread; of large groups only the further columns that are asked for.
+
+        Returns the damaged groups, if those are to be skipped, and the groups of which only a part was read: these are not
+        kept in memory.
+        """
         missing = {group.uid: group for group in groups if not group.is_here}
         if not missing:
-            return []
+            return Fetched(set(), {})
         uids = sorted(missing)
         self._pinned.update(uids)
         try:
-            loaded = await self._waits.aside(lambda: self._read(missing.values()))
+            parts: dict[int, RolloutGroup] = {}
+            loaded = await self._waits.aside(lambda: self._read(missing.values(), columns, parts))
         finally:
             self._pinned.subtract(uids)
             self._pinned = +self._pinned
             self._start_if_idle()
-        return [group for uid, group in missing.items() if not self._load(group, loaded[uid])]
+        damaged = {
+            uid for uid, group in missing.items() if uid not in parts and not self._load(group, loaded[uid])
+        }
+        return Fetched(damaged, parts)
 
     def load(self, groups: Sequence[Group]) -> None:
         """Load the rollouts of groups in this thread."""
@@ -438,11 +465,21 @@ class Journal:
             if not self._load(group, loaded[group.uid]):
                 raise _damaged(group.uid, self.store, loaded[group.uid])
 
-    def _read(self, groups: Iterable[Group]) -> dict[int, Any]:
-        """Return rollouts by uid, or the error of damaged ones."""
+    def _read(
+        self, groups: Iterable[Group], columns: Columns = None, parts: dict[int, RolloutGroup] | None = None
+    ) -> dict[int, Any]:
+        """Return rollouts by uid, or the error of damaged ones; `parts` gets groups of which only these columns were read."""
         loaded: dict[int, Any] = {}
         for group in sorted(groups, key=lambda group: group.uid):
             try:
+                if columns is not None and parts is not None:
+                    with self.store.reader() as reader:
+                        part = read_columns(
+                            reader, group, columns, refs=self._references, allow_pickle=self._allow_pickle
+                        )
+                    if part is not None:
+                        parts[group.uid] = part
+                        continue
                 (blob,) = self.store.read([group.uid])
             except CorruptData as error:
                 loaded[group.uid] = error

@@ -12,7 +12,7 @@ from reroll.buffer.deadlines import Deadlines
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
 from reroll.buffer.tracked import Tracked
-from reroll.engine.rows import RESIDENT, UNCOMMITTED, IntArray
+from reroll.engine.rows import NO_ROWS, RESIDENT, UNCOMMITTED, IntArray
 from reroll.engine.task import COMPLETED, Task
 from reroll.errors import InvalidArgument, LeaseExpired
 from reroll.telemetry.stats import OpenLease
@@ -113,7 +113,7 @@ class Leases:
             slots = self._slots(held)
             mine = slots[self._groups.engine.columns.place[slots] != UNCOMMITTED]  # others have their takers
             self._groups.count_trained(slots)
-            self._groups.settle(self._groups.engine.acknowledge(slots, _steps(held, step)))
+            self._groups.settle(self._groups.engine.acknowledge(slots, self._steps(held, step)))
             self._groups.consumed(mine)
             return
         held = self._forget_ended(lease)
@@ -123,7 +123,7 @@ class Leases:
         still = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         usable = [uid for uid in still if uid not in held.handed_again]
         slots = self._groups.resident_slots(usable)
-        self._groups.use(usable, held.status, _steps(held, step))
+        self._groups.use(usable, held.status, self._steps(held, step))
         self._groups.consumed(slots)
         if held.handed_again:
             raise LeaseExpired(
@@ -175,16 +175,21 @@ class Leases:
 
     def end(self, lease: int) -> None:
         """End a lease whose holder seems to be gone: its groups come back, but it may still be acknowledged."""
-        held = self._close(lease)
-        if held is not None:
-            self._end(lease, held)
-            self._give_back(held)
-            self._groups.expect(lent.uid for lent in held.lent)
+        self._end_several([lease])
 
     def end_all(self) -> None:
         """End all leases."""
-        for lease in list(self._open):
-            self.end(lease)
+        self._end_several(list(self._open))
+
+    def _end_several(self, leases: Iterable[int]) -> None:
+        """End leases: all uses are given back before a group expires, as after a crash."""
+        ended = {lease: held for lease in leases if (held := self._close(lease)) is not None}
+        back = [NO_ROWS]
+        for lease, held in ended.items():
+            self._end(lease, held)
+            back.append(self._give_back_uses(held))
+        self._groups.recheck(np.unique(np.concatenate(back)))
+        self._groups.expect(lent.uid for held in ended.values() for lent in held.lent)
 
     def next_deadline(self) -> float | None:
         """Return when the next lease ends by time."""
@@ -275,12 +280,26 @@ class Leases:
             self._changed(self._acked.popitem(last=False)[0])
 
     def _give_back(self, held: Held, *, delivered: bool = True) -> None:
+        self._groups.recheck(self._give_back_uses(held, delivered=delivered))
+
+    def _give_back_uses(self, held: Held, *, delivered: bool = True) -> IntArray:
+        """Undo the pending uses of a lease; return the rows that are back in their pool."""
         slots = self._slots(held)
         self._groups.forget_told(self._refreshed_since(held))
         settled = self._groups.engine.give_back(slots, delivered=delivered)
         self._groups.settle(settled)
-        self._groups.recheck(np.setdiff1d(settled.back, settled.gone))
+        return np.setdiff1d(settled.back, settled.gone)
 
+    def _steps(self, held: Held, step: int | None) -> dict[str, int | None]:
+        """Return the training step that has used the groups of a lease, by task.
 
-def _steps(held: Held, step: int | None) -> dict[str, int | None]:
-    return held.steps if step is None else dict.fromkeys(held.steps, step)
+        A lease for a step that was rewound is used by the step that the task is at: a commit of that step covers the use.
+        """
+        if step is not None:
+            return dict.fromkeys(held.steps, step)
+        tasks = self._groups.engine.tasks
+        now = {name: tasks[name].step if name in tasks else None for name in held.steps}
+        return {
+            name: at if at is None or (known := now[name]) is None else min(at, known)
+            for name, at in held.steps.items()
+        }

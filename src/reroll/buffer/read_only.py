@@ -12,9 +12,10 @@ from reroll.buffer.blocking import under
 from reroll.buffer.buffer import ReplayBuffer, runtime_of
 from reroll.buffer.group import Group
 from reroll.buffer.groups import Groups
+from reroll.buffer.journal import Columns, Fetched
 from reroll.buffer.plain_calls import blocking
 from reroll.buffer.put import GroupRules
-from reroll.buffer.records import read_payload, read_state
+from reroll.buffer.records import read_columns, read_payload, read_state
 from reroll.buffer.references import OBJECT, Objects
 from reroll.engine.engine import Engine
 from reroll.engine.ledger import LedgerReport
@@ -22,6 +23,7 @@ from reroll.engine.selectors.specs import Fifo
 from reroll.engine.state import restore
 from reroll.engine.task import TaskSettings
 from reroll.errors import CorruptData
+from reroll.group import RolloutGroup
 from reroll.store import Saved, open_saved
 from reroll.telemetry.health import HealthMonitor
 from reroll.telemetry.stats import DiskUse
@@ -39,9 +41,18 @@ class _SavedPayloads:
         self._saved = saved
         self._allow_pickle = allow_pickle
 
-    async def look(self, groups: Sequence[Group]) -> set[int]:
+    async def look(self, groups: Sequence[Group], columns: Columns = None) -> Fetched:
+        parts: dict[int, RolloutGroup] = {}
         objects = Objects(lambda number: self._saved.record(OBJECT, number), allow_pickle=self._allow_pickle)
         for uid, group in sorted({group.uid: group for group in groups}.items()):
+            part = None
+            if columns is not None:
+                part = read_columns(
+                    self._saved, group, columns, refs=objects, allow_pickle=self._allow_pickle
+                )
+            if part is not None:
+                parts[uid] = part
+                continue
             (blob,) = self._saved.payloads([uid])
             found = read_payload(blob, group, self._saved.path, refs=objects, allow_pickle=self._allow_pickle)
             if isinstance(found, CorruptData):
@@ -49,7 +60,7 @@ class _SavedPayloads:
                     f"group {uid} in {self._saved.path} is corrupt ({found}); leave it out, or restore the file from a backup"
                 ) from found
             group.load(found)
-        return set()
+        return Fetched(set(), parts)
 
     def settle(self, groups: Iterable[Group]) -> None:
         for group in groups:

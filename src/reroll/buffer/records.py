@@ -5,7 +5,7 @@ Commit, save and restore iterate over one list of parts. New persisted state is 
 
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from reroll.engine.task import STATUSES
 from reroll.engine.uses import Use
 from reroll.errors import CorruptData, InvalidConfig, NotStorable, StoreError, UnsupportedFormat
 from reroll.group import RolloutGroup
-from reroll.group.layout import check_frames
+from reroll.group.layout import check_frames, select_columns
 from reroll.query import Scalar
 from reroll.rollout.summary import check
 from reroll.store import COLUMNS, ROW, Blob, Reader, Record
@@ -544,6 +544,26 @@ def check_payload(reader: Reader, uid: int, blob: bytes) -> None:
         check_frames(head, memoryview(blob)[:size], check_body=True)
     if head is None or len(blob) > size:
         split(blob[size:])
+
+
+def read_columns(
+    reader: Reader,
+    group: Group,
+    columns: Collection[str],
+    *,
+    refs: RefReader | None,
+    allow_pickle: bool,
+) -> RolloutGroup | None:
+    """Return a group on disk with these further columns, without reading the others; None if none can be left out.
+
+    Raises CorruptData, UnsupportedFormat.
+    """
+    chosen = None if group.head is None else select_columns(group.head, columns)
+    if group.head is None or chosen is None:
+        return None
+    head, ranges = chosen
+    *body, objects = reader.payload_parts(group.uid, [*ranges, (RolloutGroup.body_size(group.head), None)])
+    return RolloutGroup.open(head, b"".join(body), objects or None, refs=refs, allow_pickle=allow_pickle)
 
 
 def read_payload(blob: bytes, group: Group, path: Path, *, refs: RefReader, allow_pickle: bool) -> Any:

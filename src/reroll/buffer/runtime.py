@@ -15,7 +15,7 @@ from reroll.buffer.arguments import checked_count, checked_reader, unknown_task
 from reroll.buffer.group import Group, Payload
 from reroll.buffer.groups import Groups
 from reroll.buffer.handed import Handed
-from reroll.buffer.journal import Damaged, Journal
+from reroll.buffer.journal import Columns, Damaged, Fetched, Journal
 from reroll.buffer.leases import Leases
 from reroll.buffer.out import Until
 from reroll.buffer.records import SavedState, as_corrupt_data, entries_of, read_state
@@ -51,7 +51,7 @@ class PayloadReader(Protocol):
     def resident_bytes(self) -> int:
         """Bytes of rollouts in memory."""
 
-    async def look(self, groups: Sequence[Group]) -> set[int]:
+    async def look(self, groups: Sequence[Group], columns: Columns = None) -> Fetched:
         """Load the rollouts of groups; return the uids of corrupt groups that are to be skipped."""
 
     def settle(self, groups: Iterable[Group]) -> None:
@@ -354,19 +354,22 @@ class Runtime:
         if self.disk is not None:
             await self.disk.written()
 
-    async def deliver(self, handed: Sequence[Handed], undo: Callable[[], None]) -> list[list[Payload]] | None:
-        """Persist deliveries, then return their rollouts. On cancellation call `undo`.
+    async def deliver(
+        self, handed: Sequence[Handed], undo: Callable[[], None], columns: Sequence[str] | None = None
+    ) -> list[list[Payload]] | None:
+        """Persist deliveries, then return their rollouts with these further columns. On cancellation call `undo`.
 
         Returns None if some groups were corrupt: they are counted as lost, and the caller must select again.
         """
         for given in handed:
+            given.columns = columns
             self.groups.count_handed(given)
         if self.disk is None:
             return [self.groups.hand_over(given) for given in handed]
         groups = [group for given in handed for group in given.groups]
         room = list(map(self.groups.keep_room, handed))
         try:
-            damaged = await self.disk.secure(groups)
+            damaged, parts = await self.disk.secure(groups, columns)
         except BaseException:
             self._free_room(handed, room)
             undo()
@@ -384,6 +387,7 @@ class Runtime:
             return None
         try:
             for given in handed:  # too late to undo
+                given.parts = parts
                 self.groups.leave_out(given, damaged)
             shown = [self.groups.hand_over(given) for given in handed]
         finally:

@@ -68,14 +68,19 @@ async def read_rows(runtime: Runtime, slots: IntArray) -> list[Row]:
     return rows
 
 
-async def read_groups(runtime: Runtime, handed: Sequence[Handed]) -> list[list[Payload]]:
-    """Return the rollouts of groups that stay where they are; corrupt groups are left out."""
+async def read_groups(
+    runtime: Runtime, handed: Sequence[Handed], columns: Sequence[str] | None = None
+) -> list[list[Payload]]:
+    """Return the rollouts of groups that stay where they are, with these further columns; corrupt groups are left out."""
+    for given in handed:
+        given.columns = columns
     groups = runtime.groups
     if runtime.payloads is None:
         return [groups.show(given) for given in handed]
     everything = [group for given in handed for group in given.groups]
-    damaged = await runtime.payloads.look(everything)
+    damaged, parts = await runtime.payloads.look(everything, columns)
     for given in handed:
+        given.parts = parts
         groups.leave_out(given, damaged)
     shown = [groups.show(given) for given in handed]
     runtime.payloads.settle(everything)

@@ -43,6 +43,7 @@ from reroll.group.layout import (
     body_size_of,
     bounds_of,
     check_frames,
+    select_columns,
     with_numbers,
 )
 from reroll.rollout import STATE_SLOTS, GroupSummary, Rollout, Status, VersionRuns
@@ -741,8 +742,13 @@ class RolloutGroup(Sequence[Rollout]):
 
         Cost: none if nothing goes, else a copy of the body. A name that the group does not have is skipped.
         """
-        dropped = [] if columns is None else [name for name in self.column_names if name not in columns]
-        return self.replaced(columns=dict.fromkeys(dropped)) if dropped else self
+        found = None if columns is None else select_columns(self.head, columns)
+        if found is None:
+            return self
+        head, ranges = found
+        with memoryview(self._body) as body:
+            chosen = b"".join([body[start:end] for start, end in ranges])
+        return self._of(Encoded(None, head, _aligned(chosen), self._objects))
 
     def replaced(
         self,

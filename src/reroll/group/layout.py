@@ -9,7 +9,7 @@ members share it), `response_ids`, `logprobs`, `response_mask`, then further col
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from functools import cache
 from itertools import accumulate
@@ -525,6 +525,26 @@ def check_frames(head: Bytes, body: Bytes, *, check_body: bool) -> int:
                 "checksum of a group's body does not fit: it was cut or altered; use another copy"
             )
     return int(flags)
+
+
+def select_columns(data: Bytes, columns: Collection[str]) -> tuple[bytes, list[tuple[int, int]]] | None:
+    """Return a head without the further columns that are not named, and the ranges of the body that it describes.
+
+    None if no column goes.
+    """
+    head = Head.read(data)
+    kept = [column for column in head.meta.columns if column.name in columns or column.name in FIELD_COLUMNS]
+    if len(kept) == len(head.meta.columns):
+        return None
+    spans = head.spans()
+    ranges = [
+        (0, head.columns_at()),
+        *((at := spans[each.name].start, at + aligned(spans[each.name].size)) for each in kept),
+    ]
+    chosen = copy(head)
+    chosen.meta, chosen.cached_spans = copy(head.meta), None
+    chosen.meta.columns, chosen.body_size = kept, sum(end - start for start, end in ranges)
+    return chosen.write(), ranges
 
 
 def body_size_of(head: Bytes) -> int:

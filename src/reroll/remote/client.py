@@ -151,7 +151,11 @@ class RemoteBuffer:
                 raise InvalidArgument(f"items must be a list of rollouts, not {type(items).__name__}")
         put_ids = checked_entries("put_ids", arguments.get("put_ids"), len(groups))
         arguments["put_ids"] = [self._put_id() if put_id is None else put_id for put_id in put_ids]
-        frames = [frame for items in groups for frame in (encode_group(items) if items else (b"", b""))]
+        frames = [
+            frame
+            for items in groups
+            for frame in (await self._encode(items, arguments) if items else (b"", b""))
+        ]
         reply, _ = await self._connection.call("put_many", arguments, frames)
         uids: list[int | None] = to_value(reply.value)
         return uids

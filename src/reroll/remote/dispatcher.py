@@ -248,7 +248,7 @@ class Dispatcher:
                 "put_many has the metadata and the body of each group; use the same reroll on both sides"
             )
         groups = [
-            decode_group(head, body) if len(head) or len(body) else []
+            self._decode(head, body) if len(head) or len(body) else []
             for head, body in zip(heads, bodies, strict=True)
         ]
         return await self._buffer.put_many(groups, **request.arguments)

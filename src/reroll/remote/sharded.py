@@ -283,7 +283,7 @@ class ShardedBuffer:
         if unknown := [uid for uid in uids if uid < 1]:
             raise UnknownUid(f"no group has uid {unknown[0]}")
         parts = [[uid for uid in uids if _shard_of(uid, shards) == index] for index in range(len(shards))]
-        found = await each(shards, "peek", [{"uids": part} for part in parts])
+        found = await each(shards, "peek", [{**arguments, "uids": part} for part in parts])
         groups = {
             uid: group
             for part, given in zip(parts, found, strict=True)
@@ -557,7 +557,7 @@ class ShardedBuffer:
     async def sample(self, shards: Shards, arguments: Arguments) -> GroupBatch:
         sizes = batch_sizes(arguments["n"], arguments["task_name"], self._random.random)
         wait = not checked_flag("allow_short", arguments.get("allow_short", False))
-        asked = {"timeout": arguments.get("timeout"), "train_step": arguments.get("train_step")}
+        asked = {name: arguments.get(name) for name in ("timeout", "train_step", "columns")}
         if checked_flag("replace", arguments.get("replace", False)):
             return await self._sample_with_replacement(shards, sizes, asked)
         leases, samples = await lend(
@@ -579,7 +579,7 @@ class ShardedBuffer:
             parts = [chosen.count(index) for index in range(len(shards))]
             drawn = await asyncio.gather(
                 *(
-                    shard.sample(part, task, replace=True, timeout=0, train_step=arguments["train_step"])
+                    shard.sample(part, task, replace=True, **{**arguments, "timeout": 0})
                     for shard, part in zip(shards, parts, strict=True)
                     if part
                 )

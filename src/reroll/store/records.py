@@ -209,6 +209,22 @@ class Reader:
                     raise self._altered(f"the payload of uid {uid}")
                 yield found[0]
 
+    def payload_parts(self, uid: int, ranges: Iterable[tuple[int, int | None]]) -> list[bytes]:
+        """Return ranges of a payload, up to its end where that is None; the rest is not read. Raises UnknownUid, CorruptData."""
+        with read_errors(self.path):
+            query = "SELECT crc FROM payloads WHERE uid = ?"
+            found = self._connection.execute(query, (uid,)).fetchone()
+            if found is None:
+                list(self.payloads([uid]))  # raises
+            with self._connection.blobopen("payloads", "blob", uid, readonly=True) as blob:
+                if found[0] != crc32(blob.read(HEAD_BYTES), crc32(_LABEL.pack(uid, len(blob)))):
+                    raise self._altered(f"the payload of uid {uid}")
+                parts = []
+                for start, end in ranges:
+                    blob.seek(start)
+                    parts.append(blob.read((len(blob) if end is None else end) - start))
+                return parts
+
     def all_payloads(self, on_damaged: OnDamaged | None = None) -> Iterator[tuple[int, bytes]]:
         """Yield each uid and its blob, by uid, in one pass. Raises CorruptData, unless `on_damaged` receives the uid."""
         with read_errors(self.path):
