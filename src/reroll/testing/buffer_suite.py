@@ -6,7 +6,7 @@ are coroutines: run them with pytest-asyncio in auto mode.
 
 from reroll.testing.buffer.bounds import BoundSuite, LeaseBoundSuite
 from reroll.testing.buffer.cancelling import CancellationSuite
-from reroll.testing.buffer.columns import ColumnSuite
+from reroll.testing.buffer.columns import ColumnSuite, LeaseColumnSuite
 from reroll.testing.buffer.drops import DropSuite
 from reroll.testing.buffer.hand_out import HandOutSuite
 from reroll.testing.buffer.intervals import IntervalSuite
@@ -42,6 +42,7 @@ class VerbSuite(
 class BufferSuite(
     VerbSuite,
     ManyPutsWaitingSuite,
+    LeaseColumnSuite,
     LeaseBoundSuite,
     WaitingSuite,
     CancellationSuite,

@@ -39,9 +39,7 @@ class ColumnSuite(Hooks):
         ):
             (peeked,) = await buffer.peek([uid], columns=names)
             ((sampled, _),) = await buffer.sample(1, "t", columns=names)
-            async with buffer.lease({"t": 1}, columns=names) as batch:
-                (leased,) = batch.groups["t"]
-            for found in (peeked, sampled, leased):
+            for found in (peeked, sampled):
                 assert set(found.column_names) == expected
                 assert list(found.response_ids) == [3, 4, 5, 6, 7]
                 assert all(
@@ -63,11 +61,6 @@ class ColumnSuite(Hooks):
         await buffer.put(with_columns(status=ABORTED), "t")
         async with refused(buffer, InvalidArgument, "columns cannot be chosen for aborted"):
             await buffer.take_batch({"t": 1}, group_status=ABORTED, columns=[])
-        async with (
-            refused(buffer, InvalidArgument, "columns cannot be chosen for aborted"),
-            buffer.lease({"t": 1}, group_status=ABORTED, columns=["ref"]),
-        ):
-            pass
 
     async def test_wrong_columns_are_refused(self, new: New) -> None:
         buffer = await new()
@@ -79,3 +72,21 @@ class ColumnSuite(Hooks):
                 await buffer.take_batch({"t": 1}, columns=wrong)
             async with refused(buffer, InvalidArgument, "columns"):
                 await buffer.sample(1, "t", columns=wrong)
+
+
+class LeaseColumnSuite(Hooks):
+    """`columns` of leases."""
+
+    async def test_a_lease_holder_gets_the_columns_that_it_asks_for(self, new: New) -> None:
+        buffer = await new()
+        uid = await buffer.put(with_columns(), "t")
+        async with buffer.lease({"t": 1}, columns=["ref"]) as batch:
+            (leased,) = batch.groups["t"]
+            assert leased.column_names == ["ref"]
+            assert batch.samples["t"].uids.tolist() == [uid]
+        async with buffer.lease({"t": 1}) as batch:
+            assert batch.groups["t"][0].column_names == ["experts", "ref"]
+            await batch.ack()
+        await buffer.put(with_columns(status=ABORTED), "t")
+        async with refused(buffer, InvalidArgument, "columns cannot be chosen for aborted"):
+            await buffer.lease({"t": 1}, group_status=ABORTED, columns=["ref"])
