@@ -28,6 +28,13 @@ class Across:
             items = decode_group(*encode_group(items))
         return await self._call("put", arguments, items=items)
 
+    async def put_many(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = bind_arguments("put_many", args, kwargs)
+        groups = arguments.pop("groups")
+        if isinstance(groups, list):
+            groups = [_crossing(items) if isinstance(items, list) and items else items for items in groups]
+        return await self._call("put_many", arguments, groups=groups)
+
     async def take_batch(self, *args: Any, **kwargs: Any) -> Any:
         groups, counts = await self._call("take_batch", bind_arguments("take_batch", args, kwargs))
         return {task: list(map(_crossing, some)) for task, some in groups.items()}, counts

@@ -23,6 +23,11 @@ _BY_REASON = {
     ),
     "parts of one or two": (
         "test_patch_many_changes_nothing_if_one_patch_is_wrong",
+        "test_put_many_waits_for_room_for_all",
+        "test_put_many_continues_checked_out_groups",
+        "test_a_reservation_covers_the_groups_of_put_many",
+        "test_put_many_evicts_as_that_many_puts_do",
+        "test_put_many_refuses_more_than_can_ever_enter",
         "test_a_closed_limiter_looks_empty",
         "test_what_can_never_be_met_is_refused_at_once",
         "test_a_request_is_not_refused_that_can_be_met",

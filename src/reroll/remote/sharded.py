@@ -330,6 +330,7 @@ class ShardedBuffer:
         home = await self._home(shards, arguments, granted)
         if home is None and not isinstance(task, str):
             home = 0  # which refuses it
+        stored: int | None
         if home is None:
             stored = await self._put_to_emptiest(shards, arguments, deadline)
         elif granted in (None, home):
@@ -343,8 +344,9 @@ class ShardedBuffer:
 
     @_over_shards(ReplayBuffer.put_many)
     async def put_many(self, shards: Shards, arguments: Arguments) -> list[int | None]:
-        """Put a part of the groups to each shard: all or none of a part. Groups that continue others go to their shard."""
+        """Put new groups to the emptiest shard, and others to their own: all or none of what a shard gets."""
         groups, task = checked_names("groups", arguments.pop("groups")), arguments["task_name"]
+        deadline = deadline_of(arguments.get("timeout"))
         entries = {
             name: checked_entries(name, arguments.pop(name, None), len(groups))
             for name in ("priorities", "tags", "uids", "put_ids")
@@ -352,44 +354,30 @@ class ShardedBuffer:
         granted, reservation = None, arguments.pop("reservation", None)
         if isinstance(reservation, Reservation):
             granted, reservation = _granted_by(reservation, shards)
+        asked = {"task_name": task, "reservation": reservation}
         homes = await asyncio.gather(
             *(
-                self._home(
-                    shards,
-                    {
-                        "items": items,
-                        "task_name": task,
-                        "uid": uid,
-                        "put_id": put_id,
-                        "reservation": reservation,
-                    },
-                    granted,
-                )
+                self._home(shards, {"items": items, "uid": uid, "put_id": put_id, **asked}, granted)
                 for items, uid, put_id in zip(groups, entries["uids"], entries["put_ids"], strict=True)
             )
         )
-        if not isinstance(task, str):
-            homes = [0] * len(groups)  # which refuses it
-        anywhere = [place for place, home in enumerate(homes) if home is None]
-        first = self._random.randrange(len(shards))
-        for number, place in enumerate(anywhere):
-            homes[place] = (first + number * len(shards) // len(anywhere)) % len(shards)
-        if granted is not None:
-            entries["put_ids"] = [
-                uuid.uuid4().hex if known is None else known for known in entries["put_ids"]
-            ]
+        entries["put_ids"] = [uuid.uuid4().hex if known is None else known for known in entries["put_ids"]]
+        parts: dict[int | None, list[int]] = {}
+        for place, home in enumerate(homes if isinstance(task, str) else [0] * len(groups)):
+            parts.setdefault(home, []).append(place)
         stored: list[int | None] = [None] * len(groups)
 
-        async def put(index: int, places: Sequence[int]) -> None:
+        async def put(index: int | None, places: Sequence[int]) -> None:
             own: dict[str, Any] = {
-                name: [values[place] for place in places] for name, values in entries.items()
-            }
-            uids = await shards[index].put_many(
-                [groups[place] for place in places],
+                "groups": [groups[place] for place in places],
+                **{name: [values[place] for place in places] for name, values in entries.items()},
                 **arguments,
-                **own,
-                reservation=reservation if granted in (None, index) else None,
-            )
+                "reservation": reservation if granted in (None, index) else None,
+            }
+            if index is None:
+                uids = await self._put_to_emptiest(shards, own, deadline, "put_many")
+            else:
+                uids = await shards[index].put_many(**own)
             for place, uid in zip(places, uids, strict=True):
                 stored[place] = uid
             if granted is not None and granted != index:
@@ -397,19 +385,19 @@ class ShardedBuffer:
                     used = {"reservation": reservation, "put_id": put_id}
                     await shards[granted].ask("consume_reservation", used)
 
-        parts = {index: [p for p, home in enumerate(homes) if home == index] for index in range(len(shards))}
-        await together(put(index, places) for index, places in parts.items() if places or index == 0)
+        await together(put(index, places) for index, places in (parts or {0: []}).items())
         _tell_step(shards, task, arguments.get("current_train_step"))
         return stored
 
     async def _put_to_emptiest(
-        self, shards: Shards, arguments: Arguments, deadline: float | None
-    ) -> int | None:
+        self, shards: Shards, arguments: Arguments, deadline: float | None, verb: str = "put"
+    ) -> Any:
         """Ask all shards whether they have room, then wait at the emptiest for a while, and again.
 
         A shard that does not answer is waited for until the deadline: it may have stored the group.
         """
-        arguments = {**arguments, "put_id": arguments.get("put_id") or uuid.uuid4().hex}
+        if verb == "put":
+            arguments = {**arguments, "put_id": arguments.get("put_id") or uuid.uuid4().hex}
         if all(shard.last_length is None for shard in shards):  # replies tell how many groups there are
             asked = [asyncio.ensure_future(shard.health()) for shard in shards]
             try:
@@ -422,17 +410,19 @@ class ShardedBuffer:
         def load(shard: RemoteBuffer) -> int:
             return (shard.last_length or 0) + self._underway.get(shard, 0)
 
-        async def put(shard: RemoteBuffer, timeout: float) -> int | None:
-            self._underway[shard] = self._underway.get(shard, 0) + 1
+        count = len(arguments.get("groups", [None]))
+
+        async def put(shard: RemoteBuffer, timeout: float) -> Any:
+            self._underway[shard] = self._underway.get(shard, 0) + count
             try:
                 while True:
                     try:
-                        return await shard.put(**{**arguments, "timeout": timeout})
+                        return await getattr(shard, verb)(**{**arguments, "timeout": timeout})
                     except Unreachable:
                         if deadline is None or time.monotonic() >= deadline:
                             raise
             finally:
-                self._underway[shard] -= 1
+                self._underway[shard] -= count
 
         return await self._try_each(shards, load, put, deadline)
 
@@ -659,7 +649,6 @@ class ShardedBuffer:
             return_exceptions=True,
         )
         return [end for end in ends if isinstance(end, BaseException)]
-
 
 
 def _tell_step(shards: Shards, task: str, step: int | None) -> None:
