@@ -187,8 +187,8 @@ class ReplayBuffer:
             The uid of each group; None for a group that was dropped, or is empty.
 
         Raises:
-            InvalidArgument: an argument or a rollout is invalid, the message names the group; or so many groups can never be
-                stored at once.
+            InvalidArgument: an argument or a rollout is invalid, the message names the group; or the limiter or the capacity
+                can never admit all groups at once.
             Superseded: another producer has put one of the checked-out groups.
             WaitTimeout: the groups could not be stored in time.
             Closed: the buffer was closed.
