@@ -6,9 +6,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from reroll.simulate.scenario import EngineModel
+
+_LOAD: Final = attrgetter("load")
 
 
 class Run(NamedTuple):
@@ -23,12 +26,10 @@ class Run(NamedTuple):
 class Sequence:
     """One response while it is generated: `tokens` of its `target` are there."""
 
-    __slots__ = ("engine", "finish", "on_end", "prefill", "run", "target", "tokens")
+    __slots__ = ("engine", "finish", "run", "target", "tokens")
 
-    def __init__(self, on_end: "Callable[[Sequence], None]", *, target: int, tokens: int) -> None:
-        self.target, self.tokens, self.on_end = target, tokens, on_end
-        self.prefill = 0.0
-        """Work before the first token of this run, in tokens of decoding."""
+    def __init__(self, target: int, tokens: int = 0) -> None:
+        self.target, self.tokens = target, tokens
         self.finish = math.inf
         """The progress of the engine at which this sequence has its target."""
         self.run = Run(0, 0.0, 0.0)
@@ -41,104 +42,90 @@ class Sequence:
         return self.tokens if self.engine is None else self.engine.tokens_of(self)
 
 
-class Speed(NamedTuple):
-    """What an engine did, in seconds and tokens."""
-
-    busy_s: float
-    full_s: float
-    """Seconds at full throughput that would have given the same tokens."""
-    prefill_tokens: float
-
-
 class Engine:
     """An engine: each of n running sequences gets `tokens_per_s / (1 + n / half_speed_at)` tokens a second."""
 
-    def __init__(self, model: EngineModel, loop: asyncio.AbstractEventLoop) -> None:
-        self._model = model
-        self._loop = loop
+    def __init__(
+        self, model: EngineModel, loop: asyncio.AbstractEventLoop, on_end: Callable[[Any], object]
+    ) -> None:
+        self._model, self._loop, self._on_end = model, loop, on_end
         self._running: list[tuple[float, int, Sequence]] = []  # a heap by the progress at which each ends
         self._queued: deque[Sequence] = deque()
         self._numbers = count()
         self._progress = 0.0  # tokens that a sequence would have got that ran from the beginning
+        self._prefill_s = 0.0  # seconds of prefill that are still to be done; nothing is decoded meanwhile
         self._moved_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._stops = (
-            0  # reasons why nothing runs now: weights that are copied, a crash, training on the same GPUs
-        )
+        self._stops = 0  # reasons to stand still: a weight sync, a crash, training on the same GPUs
+        self.load = 0
+        """The number of sequences that run or wait here."""
         self.is_down = False
         """Whether it has crashed, and takes nothing new."""
-        self._work = self._busy_s = self._load_s = self._prefill = 0.0
-
-    @property
-    def load(self) -> int:
-        """The number of sequences that run or wait here."""
-        return len(self._running) + len(self._queued)
+        self.busy_s = 0.0
+        """Seconds with at least one running sequence, up to the last event."""
+        self.work = 0.0
+        """Tokens of decoding that were done, up to the last event."""
+        self._load_s = 0.0
 
     def submit(self, sequence: Sequence, context_tokens: int) -> None:
         """Generate the rest of a sequence, after `context_tokens` of prefill. O(log of the running ones)."""
-        self._move()
+        self.move()
+        self.load += 1
         sequence.engine, sequence.finish = self, math.inf
-        speed = self._model.prefill_tokens_per_s
-        sequence.prefill = 0.0 if speed is None else context_tokens * self._model.tokens_per_s / speed
-        if speed is not None:
-            self._prefill += context_tokens
-        if len(self._running) < self._model.max_running:
-            self._start(sequence)
-            self._plan()
-        else:
+        if self._model.prefill_tokens_per_s is not None:
+            self._prefill_s += context_tokens / self._model.prefill_tokens_per_s
+        if len(self._running) >= self._model.max_running:
             self._queued.append(sequence)
+            return
+        self._start(sequence)
+        # One more sequence slows the others down: a timer that is set fires too early, and then plans anew.
+        if self._timer is None or self._running[0][2] is sequence:
+            self._plan()
 
     def stop(self) -> None:
         """Let nothing run until `go` was called as often as this."""
-        self._move()
+        self.move()
         self._stops += 1
         self._plan()
 
     def go(self) -> None:
         """Undo one `stop`."""
-        self._move()
+        self.move()
         self._stops -= 1
         self._plan()
 
     def abort(self) -> list[Sequence]:
         """Take all sequences away, each with the tokens that it has by now, and return them."""
-        self._move()
-        taken = [sequence for _, _, sequence in self._running]
+        self.move()
+        taken = [*(sequence for _, _, sequence in self._running), *self._queued]
         for sequence in taken:
-            sequence.tokens = self.tokens_of(sequence)
-        taken += self._queued
+            sequence.tokens, sequence.engine = self.tokens_of(sequence), None
         self._running.clear()
         self._queued.clear()
+        self.load = 0
         self._plan()
-        for sequence in taken:
-            sequence.engine = None
         return taken
 
     def cancel(self, sequence: Sequence) -> None:
         """Take a sequence away, with the tokens that it has by now. O(running sequences)."""
-        self._move()
+        self.move()
+        sequence.tokens, sequence.engine = self.tokens_of(sequence), None
         if sequence in self._queued:
             self._queued.remove(sequence)
         else:
-            sequence.tokens = self.tokens_of(sequence)
             self._running = [entry for entry in self._running if entry[2] is not sequence]
             heapq.heapify(self._running)
-        sequence.engine = None
+        self.load -= 1
         self._fill()
         self._plan()
 
     def tokens_of(self, sequence: Sequence) -> int:
         """Return the whole tokens that a sequence of this engine has by now."""
-        self._move()
+        self.move()
         left = max(0.0, sequence.finish - self._progress)
         return max(sequence.tokens, sequence.target - math.ceil(min(left, sequence.target) - 1e-6))
 
-    def speed(self) -> Speed:
-        """Return what this engine has done so far."""
-        self._move()
-        return Speed(self._busy_s, self._work / self._most(), self._prefill)
-
-    def _most(self) -> float:
+    def most(self) -> float:
         """Return the tokens a second with all places taken."""
         return self._rate(self._model.max_running) * self._model.max_running
 
@@ -147,23 +134,25 @@ class Engine:
 
     def _start(self, sequence: Sequence) -> None:
         sequence.run = Run(sequence.tokens, self._loop.time(), self._load_s)
-        sequence.finish = self._progress + sequence.prefill + sequence.target - sequence.tokens
+        sequence.finish = self._progress + sequence.target - sequence.tokens
         heapq.heappush(self._running, (sequence.finish, next(self._numbers), sequence))
 
     def _fill(self) -> None:
         while self._queued and len(self._running) < self._model.max_running:
             self._start(self._queued.popleft())
 
-    def _move(self) -> None:
+    def move(self) -> None:
         """Bring the progress up to now."""
-        now = self._loop.time()
-        if self._running and not self._stops:
+        now, running = self._loop.time(), len(self._running)
+        if running and not self._stops and now > self._moved_at:
             seconds = now - self._moved_at
-            gained = seconds * self._rate(len(self._running))
+            prefill_s = min(seconds, self._prefill_s)
+            self._prefill_s -= prefill_s
+            gained = (seconds - prefill_s) * self._rate(running)
             self._progress += gained
-            self._work += gained * len(self._running)
-            self._busy_s += seconds
-            self._load_s += seconds * len(self._running)
+            self.work += gained * running
+            self.busy_s += seconds
+            self._load_s += seconds * running
         self._moved_at = now
 
     def _plan(self) -> None:
@@ -173,41 +162,39 @@ class Engine:
             self._timer = None
         if self._running and not self._stops:
             left = max(0.0, self._running[0][0] - self._progress)
-            self._timer = self._loop.call_later(left / self._rate(len(self._running)), self._end)
+            decode_s = left / self._rate(len(self._running))
+            self._timer = self._loop.call_later(self._prefill_s + decode_s, self._end)
 
     def _end(self) -> None:
         self._timer = None
-        self._move()
-        ended = []
+        self.move()
+        ended, now = [], self._loop.time()
         while self._running and self._running[0][0] <= self._progress + 1e-6:
             _, _, sequence = heapq.heappop(self._running)
-            sequence.tokens = sequence.target
-            sequence.engine = None
-            first, seconds = sequence.run, max(self._loop.time() - sequence.run.seconds, 1e-9)
+            sequence.tokens, sequence.engine = sequence.target, None
+            first, seconds = sequence.run, max(now - sequence.run.seconds, 1e-9)
             running = (self._load_s - first.running) / seconds
             sequence.run = Run(sequence.target - first.tokens, seconds, running)
             ended.append(sequence)
+        self.load -= len(ended)
         self._fill()
         self._plan()
         for sequence in ended:
-            sequence.on_end(sequence)
+            self._on_end(sequence)
 
 
 class Fleet:
     """All engines; a sequence goes to the one with the fewest."""
 
-    def __init__(self, model: EngineModel, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.engines = [Engine(model, loop) for _ in range(model.count)]
-
-    @property
-    def now(self) -> float:
-        """The time, in seconds."""
-        return self._loop.time()
+    def __init__(
+        self, model: EngineModel, loop: asyncio.AbstractEventLoop, on_end: Callable[[Any], object]
+    ) -> None:
+        self.engines = [Engine(model, loop, on_end) for _ in range(model.count)]
 
     def submit(self, sequence: Sequence, context_tokens: int) -> None:
         """Generate the rest of a sequence. O(number of engines)."""
-        min(self.engines, key=lambda engine: (engine.is_down, engine.load)).submit(sequence, context_tokens)
+        up = [engine for engine in self.engines if not engine.is_down]
+        min(up or self.engines, key=_LOAD).submit(sequence, context_tokens)
 
     def stop(self) -> None:
         """Stop all engines."""
@@ -222,4 +209,4 @@ class Fleet:
     @property
     def load(self) -> int:
         """The number of sequences that run or wait."""
-        return sum(engine.load for engine in self.engines)
+        return sum(map(_LOAD, self.engines))

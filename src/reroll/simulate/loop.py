@@ -20,12 +20,10 @@ class _Jumping(selectors.DefaultSelector):
     loop: "VirtualLoop"
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        events = super().select(0)
-        if not events and timeout is None:
+        if timeout is None:
             raise _Stuck
-        if not events and timeout:
-            self.loop.now += timeout
-        return events
+        self.loop.now += max(0.0, timeout)
+        return []
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -17,13 +17,15 @@ COLUMNS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
     "max_staleness": ("largest", "{:.0f}".format),
     "waste": ("wasted", "{:.1%}".format),
     "late": ("trained late", "{:.1%}".format),
+    "read_again": ("read again", "{:.1%}".format),
+    "long_generated": ("long groups generated", "{:.1%}".format),
     "long_trained": ("long groups trained", "{:.1%}".format),
 }
 """Title and format of each figure of `Result.row`."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 260, 70, 40
 _STYLE: Final = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1c2430;background:#fff}
-table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .7rem;text-align:right;border-bottom:1px solid #d8dee6}
+table{border-collapse:collapse;margin:1rem 0;font-size:13px}th,td{padding:.3rem .7rem;text-align:right;border-bottom:1px solid #d8dee6}
 th:first-child,td:first-child{text-align:left}tr.best{background:#e8f4ec;font-weight:600}svg{max-width:100%;height:auto}
 text{font:12px system-ui,sans-serif;fill:#1c2430}.axis{stroke:#8a94a3}.note{color:#5a6472}
 """
@@ -104,10 +106,16 @@ def frontier(trials: Sequence[Trial]) -> str:
     xs = [trial.result.mean_staleness for trial in trials]
     ys = [trial.result.trained_tokens_per_s for trial in trials]
     x_of, y_of = _scale(min(0.0, *xs), max(xs) or 1.0, _LEFT, _WIDTH - 20), _scale(0, max(ys), _HEIGHT, 20)
-    marks = []
+    marks, labelled = [], set[tuple[float, float]]()
     for trial, x, y in zip(trials, xs, ys, strict=True):
         text = ", ".join(f"{name}={value}" for name, value in trial.changes.items())
         fill = "#1f7a4d" if trial.is_best else "none"
+        if trial.is_best and (x, y) not in labelled:
+            labelled.add((x, y))
+            place = (
+                f'x="{x_of(x) - 12:.1f}" text-anchor="end"' if x > max(xs) / 2 else f'x="{x_of(x) + 12:.1f}"'
+            )
+            marks.append(f'<text {place} y="{y_of(y) + 4:.1f}">{escape(text)}</text>')
         marks.append(
             f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="{5 + 30 * trial.result.waste:.1f}" fill="{fill}" '
             f'stroke="#1f7a4d"><title>{escape(text)}</title></circle>'
@@ -162,7 +170,7 @@ def _picture(marks: str, x: Axis | None, y: Axis) -> str:
         f'<text x="{_LEFT - 6}" y="{place(value) + 4:.1f}" text-anchor="end">{_short(value)}</text>'
         for value in (0, most / 2, most)
     ]
-    parts.append(f'<text x="4" y="14">{escape(unit)}</text>')
+    parts.append(f'<text x="{_LEFT + 8}" y="14">{escape(unit)}</text>')
     if x is not None:
         place, most, unit = x
         parts += [

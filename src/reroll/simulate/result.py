@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from reroll.rollout import Rollout
+from reroll.group import RolloutGroup
+from reroll.rollout import Status
 from reroll.simulate.engines import Fleet
 from reroll.simulate.scenario import Scenario
 
 LEAVING: Final = ("expired", "evicted", "filtered", "failed", "deleted", "lost")
 """Buckets of the ledger for groups that left; what was not trained of them is waste."""
+_WHOLE: Final = {Status.COMPLETED, Status.FILTERED}
 _LONG_SAMPLES: Final = 2000
 _MAX_POINTS: Final = 2000
 
@@ -113,6 +115,8 @@ class Result:
             "max_staleness": self.max_staleness,
             "waste": self.waste,
             "late": self.late / self.trained if self.trained else 0.0,
+            "read_again": self.recomputed / self.generated if self.generated else 0.0,
+            "long_generated": self.long_generated,
             "long_trained": self.long_trained,
         }
 
@@ -147,28 +151,29 @@ class Meter:
         self._steps, self._wait_s = 0, 0.0  # after the warm-up
         self._is_warm = not scenario.warm_up
 
-    def put(self, rollouts: Sequence[Rollout]) -> None:
-        """Count a group that goes to the buffer with all its members."""
-        if all(rollout.status in ("completed", "filtered") for rollout in rollouts):
+    def put(self, lengths: Sequence[int], statuses: set[Status]) -> None:
+        """Count a group that went to the buffer with all its members."""
+        if statuses <= _WHOLE:
             self._put[0] += 1
-            self._put[1] += self._is_long(rollouts)
+            self._put[1] += max(lengths) >= self._long
 
     def trained(self, samples: Iterable[Any], step: int) -> None:
         """Count the groups of a batch that was trained."""
         for sample in samples:
             if self._bound is not None and sample.info.staleness > self._bound:
-                self._late += sum(_late_tokens(rollout, step, self._bound) for rollout in sample.group)
+                self._late += _late_tokens(sample.group, step, self._bound)
             self._trained[0] += 1
-            self._trained[1] += self._is_long(sample.group)
+            self._trained[1] += max(sample.group.summary().member_tokens) >= self._long
             if self._is_warm:
                 self._staleness[sample.info.staleness] += 1
 
     async def step(
-        self, step: int, wait_s: float, *, buffer: Any, fleet: Fleet, generating: Generating
+        self, step: int, now: float, wait_s: float, *, buffer: Any, fleet: Fleet, generating: Generating
     ) -> None:
         """Note the end of a training step."""
-        task, now = self._scenario.task, fleet.now
-        speeds = [engine.speed() for engine in fleet.engines]
+        task = self._scenario.task
+        for engine in fleet.engines:
+            engine.move()
         self._last = Point(
             step=step,
             time_s=now,
@@ -179,8 +184,8 @@ class Meter:
             aborted=await buffer.count(task, "aborted"),
             generated=self.generated + generating.running,
             trained=_trained((await buffer.ledger())[task]),
-            busy_s=sum(speed.busy_s for speed in speeds),
-            full_s=sum(speed.full_s for speed in speeds),
+            busy_s=sum(engine.busy_s for engine in fleet.engines),
+            full_s=sum(engine.work / engine.most() for engine in fleet.engines),
         )
         if step % self._spacing == 0:
             self._points.append(self._last)
@@ -222,9 +227,6 @@ class Meter:
             points=self._points,
         )
 
-    def _is_long(self, rollouts: Iterable[Rollout]) -> bool:
-        return max(rollout.num_tokens or 0 for rollout in rollouts) >= self._long
-
 
 _START: Final = Point(0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0.0, 0.0)
 
@@ -234,13 +236,13 @@ def _trained(books: Mapping[str, Any]) -> int:
     return sum(amount.trained_tokens for name, amount in books.items() if name != "put")
 
 
-def _late_tokens(rollout: Rollout, step: int, bound: int) -> int:
-    """Return the tokens of a rollout whose staleness is above a bound; one version stands for each run."""
-    versions, runs = rollout.response_model_steps, rollout.extra_fields["runs"]
-    assert versions is not None  # noqa: S101  (every put stamps its tokens)
-    return sum(
-        tokens for version, tokens in zip(versions, runs, strict=True) if step - 1 - int(version) > bound
-    )
+def _late_tokens(group: RolloutGroup, step: int, bound: int) -> int:
+    """Return the tokens of a group whose staleness is above a bound; one version stands for each run."""
+    late = 0
+    for versions, extra in zip(*group.values(("response_model_steps", "extra_fields")), strict=True):
+        runs = extra.get("runs", [extra["length"]])
+        late += sum(n for version, n in zip(versions, runs, strict=True) if step - 1 - version > bound)
+    return late
 
 
 def _long_length(scenario: Scenario) -> int:

@@ -3,14 +3,14 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TextIO
 
 from reroll.errors import Deadlock
-from reroll.rollout import Rollout, Status
+from reroll.group import RolloutGroup
+from reroll.rollout import Status
 from reroll.simulate import loop
-from reroll.simulate.engines import Engine, Fleet
-from reroll.simulate.engines import Sequence as Response
+from reroll.simulate.engines import Engine, Fleet, Sequence
 from reroll.simulate.result import Generating, Meter, Result
 from reroll.simulate.scenario import Scenario
 
@@ -41,16 +41,36 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None, trace: Tex
     return loop.run(run.run(), run.explain)
 
 
+class _Member(Sequence):
+    """A response of a group, from its first token to its last."""
+
+    __slots__ = ("group", "length", "runs", "status", "versions")
+
+    def __init__(self, length: int, runs: list[int], versions: Any = None) -> None:
+        super().__init__(target=0, tokens=sum(runs))
+        self.length, self.runs, self.versions = length, runs, versions
+        """Tokens of the whole response; those of each run that the buffer gets as one token id; versions of earlier runs."""
+        self.status = Status.ABORTED
+        self.group: _Group
+
+
 class _Group:
     """A group while its members are generated."""
 
-    def __init__(self, rollouts: Sequence[Rollout], version: int, done: asyncio.Future[None]) -> None:
-        self.rollouts, self.version, self.done = list(rollouts), version, done
-        self.responses: dict[int, Response] = {}  # members that are generated now, by their position
-        self.stored = sum(map(_tokens_of, rollouts))  # tokens that the buffer knows
-        self.surplus = 0  # tokens that the buffer knows, of members that were left out
+    def __init__(self, number: Any, members: list[_Member], solve_rate: float, claim: Any) -> None:
+        self.number, self.members, self.solve_rate, self.claim = number, members, solve_rate, claim
+        """`claim`: the reservation of a new group, the uid of one that the buffer knows, or None."""
+        self.version = 0
+        self.running: dict[_Member, None] = {}
         self.needed = 0  # members that must still end
+        self.stored = self.tokens  # tokens that the buffer knows
+        self.surplus = 0  # tokens that the buffer knows, of members that were left out
         self.is_aborted = self.is_cancelled = False
+        self.watch: asyncio.Task[None] | None = None
+
+    @property
+    def tokens(self) -> int:
+        return sum(sum(member.runs) for member in self.members)
 
 
 class _Run:
@@ -75,7 +95,7 @@ class _Run:
     async def run(self) -> Result:
         scenario = self._scenario
         self._loop = asyncio.get_running_loop()
-        self._fleet = Fleet(scenario.engines, self._loop)
+        self._fleet = Fleet(scenario.engines, self._loop, self._turn_ended)
         self._places = asyncio.Semaphore(scenario.places())
         self._serving = asyncio.Event()  # cleared while weights are copied
         self._serving.set()
@@ -99,16 +119,13 @@ class _Run:
         waiting = ", ".join(
             f"{wait.count} {name}" for name, wait in stats.total.waiting.items() if wait.count
         )
-        held = {status.value: number for (_, status), number in self._counts().items() if number}
+        counts = _finished(self._buffer.count_statuses([self._task], list(Status)))[self._task]
+        held = {status.value: number for status, number in counts.items() if number}
         return (
             f"the trainer needs {self._scenario.trainer.batch} completed groups, the buffer holds {held or 'none'}, "
             f"{self._fleet.load} responses are with engines, and these calls wait: {waiting or 'none'}; "
             "raise max_staleness or capacity, or lower trainer.batch"
         )
-
-    def _counts(self) -> dict[tuple[str, Status], int]:
-        matrix = _finished(self._buffer.count_statuses([self._task], list(Status)))
-        return {(task, status): n for task, row in matrix.items() for status, n in row.items()}
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -131,171 +148,175 @@ class _Run:
             await self._serving.wait()
             self._started += 1
             rate = 1.0 if model.solve_rate is None else self._rng.betavariate(*model.solve_rate)
-            rollouts = [
-                Rollout(
-                    group_id=self._started,
-                    status=Status.ABORTED,
-                    num_tokens=0,
-                    extra_fields={"target": draw(self._rng), "solve_rate": rate},
-                )
-                for _ in range(model.started or model.members)
-            ]
-            self._spawn(self._generate(rollouts, reservation))
+            members = [_Member(draw(self._rng), []) for _ in range(model.started or model.members)]
+            self._generate(_Group(self._started, members, rate, reservation))
 
     async def _start_again(self, status: str) -> None:
         """Continue groups that were aborted, and generate expired ones again."""
+        names = ("status", "response_ids", "response_model_steps", "extra_fields")
         while True:
-            groups, _ = await self._buffer.take_batch({self._task: 1}, group_status=status, wait=True)
+            taken, _ = await self._buffer.take_batch({self._task: 1}, group_status=status, wait=True)
             await self._places.acquire()
             await self._serving.wait()
-            self._spawn(self._generate(groups[self._task][0], None))
+            group, members = taken[self._task][0], []
+            for state, ids, versions, extra in zip(*group.values(names), strict=True):
+                runs = extra.get("runs", [extra["length"]])[: 0 if ids is None else len(ids)]
+                members.append(_Member(extra["length"], list(runs), versions if runs else None))
+                members[-1].status = state
+            self._generate(_Group(group.group_id, members, extra.get("solve_rate", 1.0), group.uid))
 
-    async def _generate(self, rollouts: Sequence[Rollout], reservation: Any) -> None:
-        model = self._scenario.group
-        group = _Group(rollouts, self._version, self._loop.create_future())
-        open_members = [i for i, rollout in enumerate(group.rollouts) if rollout.status != Status.COMPLETED]
-        group.needed = model.members - (len(group.rollouts) - len(open_members))
+    def _generate(self, group: _Group) -> None:
+        open_members = [member for member in group.members if member.status != Status.COMPLETED]
+        group.needed = self._scenario.group.members - (len(group.members) - len(open_members))
+        group.version = self._version
         self._groups[group] = None
-        for i in open_members:
-            self._submit(group, i)
-        watch, uid = None, group.rollouts[0].group_uid or 0
+        for member in open_members:
+            member.group = group
+            group.running[member] = None
+            self._next_turn(member)
         if self._stops_late_groups:
-            watch = self._spawn(self._stop_when_overdue(group, reservation or uid))
-        await group.done
-        if watch is not None:
-            watch.cancel()
-        if group.is_cancelled:
-            self._meter.lost["cancelled"] += sum(map(_tokens_of, group.rollouts)) - group.stored
-            if reservation is not None:
-                await self._buffer.release(reservation)
-            else:
-                await self._buffer.forget([uid])
-            del self._groups[group]
-            self._places.release()
-            return
+            group.watch = self._spawn(self._stop_when_overdue(group))
+
+    def _end(self, group: _Group) -> None:
+        """Let the buffer have a group of which nothing is with an engine any more."""
+        if group.watch is not None and group.watch is not asyncio.current_task():
+            group.watch.cancel()
+        self._spawn(self._drop(group) if group.is_cancelled else self._put(group))
+
+    async def _drop(self, group: _Group) -> None:
+        self._meter.lost["cancelled"] += group.tokens - group.stored
+        if isinstance(group.claim, int):
+            await self._buffer.forget([group.claim])
+        else:
+            await self._buffer.release(group.claim)
+        self._leave(group)
+
+    async def _put(self, group: _Group) -> None:
+        model, members = self._scenario.group, group.members
         if model.judge is not None and not group.is_aborted:
             await asyncio.sleep(model.judge.draw(self._rng))
-        self._write(group)
         # The ledger counts the tokens of a group as a whole: those of members left out are deleted only if it shrinks.
-        grown = sum(map(_tokens_of, group.rollouts)) - group.stored
-        self._meter.put(group.rollouts)
+        grown = group.tokens - group.stored
         self._since_step += 1
         if self._since_step > _MOST_BATCHES * self._scenario.trainer.batch:
             raise Deadlock(
                 f"the trainer got no step out of the last {self._since_step} groups; {self.explain()}"
             )
-        await self._buffer.put(group.rollouts, self._task, model_step=group.version, reservation=reservation)
+        rewards = None if group.is_aborted else self._reward(group)
+        is_known = isinstance(group.claim, int)
+        await self._buffer.put(
+            RolloutGroup.pack(
+                [],
+                [[0] * len(member.runs) for member in members],
+                rewards=rewards,
+                status=[member.status for member in members],
+                versions=[member.versions for member in members] if is_known else None,
+                model_step=group.version,
+                group_id=group.number,
+                fields={
+                    "num_tokens": [sum(member.runs) for member in members],
+                    "extra_fields": [_memory(member, group.solve_rate) for member in members],
+                },
+            ),
+            self._task,
+            uid=group.claim if is_known else None,
+            reservation=None if is_known else group.claim,
+        )
+        self._meter.put([member.tokens for member in members], {member.status for member in members})
         self._meter.lost["surplus"] += min(group.surplus, group.surplus + grown)
+        self._leave(group)
+
+    def _leave(self, group: _Group) -> None:
         del self._groups[group]
         self._places.release()
 
-    async def _stop_when_overdue(self, group: _Group, running: Any) -> None:
-        verdict = await self._buffer.wait_overdue(running)
-        if verdict is None or not group.responses:
+    async def _stop_when_overdue(self, group: _Group) -> None:
+        verdict = await self._buffer.wait_overdue(group.claim)
+        if verdict is None or not group.running:
             return  # it has ended, or the judge has it
         group.is_aborted, group.is_cancelled = verdict == "resume", verdict == "cancel"
-        for response in group.responses.values():
-            if response.engine is not None:
-                response.engine.cancel(response)
+        for member in group.running:
+            if member.engine is not None:
+                member.engine.cancel(member)
         self._park(group)
 
     def _park(self, group: _Group) -> None:
         """End the generation of a group whose responses are with no engine; it keeps the tokens that it has."""
-        for i in list(group.responses):
-            if group.is_aborted:
-                self._meter.recomputed += self._scenario.group.prompt_tokens + group.responses[i].tokens
-            self._keep(group, i, Status.ABORTED)
-        group.done.set_result(None)
+        for member in list(group.running):
+            if group.is_aborted and self._scenario.engines.recompute:
+                self._meter.recomputed += self._scenario.group.prompt_tokens + member.tokens
+            self._keep(member, Status.ABORTED)
+        self._end(group)
 
-    def _submit(self, group: _Group, i: int) -> None:
-        rollout = group.rollouts[i]
-        tokens = _tokens_of(rollout)
-        response = Response(lambda response: self._turn_ended(group, i, response), target=0, tokens=tokens)
-        group.responses[i] = response
-        self._next_turn(group, i, response)
-
-    def _next_turn(self, group: _Group, i: int, response: Response) -> None:
+    def _next_turn(self, member: _Member) -> None:
         model = self._scenario.group
-        target = _target_of(group.rollouts[i])
-        turn = -(-target // model.turns)
-        response.target = min(target, (response.tokens // turn + 1) * turn)
-        self._fleet.submit(response, model.prompt_tokens + response.tokens)
+        turn = -(-member.length // model.turns)
+        member.target = min(member.length, (member.tokens // turn + 1) * turn)
+        is_read = bool(member.tokens) and not self._scenario.engines.recompute
+        self._fleet.submit(member, 0 if is_read else model.prompt_tokens + member.tokens)
 
-    def _turn_ended(self, group: _Group, i: int, response: Response) -> None:
-        model = self._scenario.group
-        if group.responses.get(i) is not response:
+    def _turn_ended(self, member: _Member) -> None:
+        model, group = self._scenario.group, member.group
+        if member not in group.running:
             return  # another member ended at the same moment, and this one is surplus
         if self._trace is not None:
-            self._record("response", **response.run._asdict())
-        if response.tokens < _target_of(group.rollouts[i]):
+            self._record("response", **member.run._asdict())
+        if member.tokens < member.length:
             assert model.tool is not None  # noqa: S101  (the scenario has checked it)
-            delay = model.tool.draw(self._rng)
-            self._loop.call_later(delay, self._after_tool, group, i, response)
+            self._loop.call_later(model.tool.draw(self._rng), self._after_tool, member)
             return
-        self._keep(group, i, Status.COMPLETED)
+        group.needed -= 1
+        has_failed = model.failed_share and self._rng.random() < model.failed_share
+        self._keep(member, Status.FAILED if has_failed else Status.COMPLETED)
         if not group.needed:
             self._drop_surplus(group)
-            group.done.set_result(None)
+            self._end(group)
 
     def _record(self, kind: str, **values: float) -> None:
         assert self._trace is not None  # noqa: S101
         self._trace.write(json.dumps({"kind": kind, **values}) + "\n")
 
-    def _after_tool(self, group: _Group, i: int, response: Response) -> None:
-        if group.responses.get(i) is response:  # else it was aborted meanwhile
-            self._next_turn(group, i, response)
+    def _after_tool(self, member: _Member) -> None:
+        if member in member.group.running:  # else it was aborted meanwhile
+            self._next_turn(member)
 
-    def _keep(self, group: _Group, i: int, status: Status) -> None:
-        """Write what was generated to the rollout."""
-        response, rollout = group.responses.pop(i), group.rollouts[i]
-        before = _tokens_of(rollout)
-        if response.tokens > before:
-            self._meter.generated += response.tokens - before
-            runs = [*rollout.extra_fields.get("runs", ())[: _runs_of(rollout)], response.tokens - before]
-            rollout.extra_fields["runs"] = runs
-            rollout.response_ids = [0] * len(runs)
-        rollout.num_tokens = response.tokens
-        if status is Status.COMPLETED:
-            group.needed -= 1
-            if self._rng.random() < self._scenario.group.failed_share:
-                status = Status.FAILED
-        rollout.status = status
+    def _keep(self, member: _Member, status: Status) -> int:
+        """End a response, and return the tokens of this run."""
+        grown = member.tokens - sum(member.runs)
+        del member.group.running[member]
+        self._meter.generated += grown
+        if grown:
+            member.runs.append(grown)
+        member.status = status
+        return grown
 
     def _drop_surplus(self, group: _Group) -> None:
         """Abort the members that are not needed any more, and leave them out of the group."""
-        surplus = set(group.responses)
-        for i in surplus:
-            response, before = group.responses[i], _tokens_of(group.rollouts[i])
-            if response.engine is not None:
-                response.engine.cancel(response)
-            self._keep(group, i, Status.ABORTED)
-            self._meter.lost["surplus"] += response.tokens - before
-            group.surplus += before
-        group.rollouts = [rollout for i, rollout in enumerate(group.rollouts) if i not in surplus]
+        for member in list(group.running):
+            if member.engine is not None:
+                member.engine.cancel(member)
+            grown = self._keep(member, Status.ABORTED)
+            self._meter.lost["surplus"] += grown
+            group.surplus += member.tokens - grown
+            group.members.remove(member)
 
-    def _write(self, group: _Group) -> None:
-        """Give members their rewards, and filter a group that teaches nothing."""
-        if group.is_aborted:
-            return
-        rewards = [
-            float(self._rng.random() < rollout.extra_fields["solve_rate"]) for rollout in group.rollouts
-        ]
-        for rollout, reward in zip(group.rollouts, rewards, strict=True):
-            rollout.reward = reward
+    def _reward(self, group: _Group) -> list[float]:
+        """Return rewards, and filter a group that teaches nothing."""
+        rewards = [float(self._rng.random() < group.solve_rate) for _ in group.members]
         is_same = self._scenario.group.solve_rate is not None and len(set(rewards)) == 1
-        if is_same and all(rollout.status == Status.COMPLETED for rollout in group.rollouts):
-            for rollout in group.rollouts:
-                rollout.status = Status.FILTERED
+        if is_same and all(member.status == Status.COMPLETED for member in group.members):
+            for member in group.members:
+                member.status = Status.FILTERED
+        return rewards
 
     def _abort_all(self) -> None:
         """Abort every response; their groups go back to the buffer with the tokens that they have."""
         for engine in self._fleet.engines:
             engine.abort()
         for group in list(self._groups):
-            if not group.responses:
-                continue  # the judge has it
-            group.is_aborted = True
-            self._park(group)
+            if group.running:  # else the judge has it
+                group.is_aborted = True
+                self._park(group)
 
     async def _crash_engines(self, interval_s: float) -> None:
         engines = self._fleet.engines
@@ -308,15 +329,13 @@ class _Run:
     def _crash(self, engine: Engine) -> None:
         engine.is_down = True
         engine.stop()
-        lost = set(engine.abort())
-        for group in self._groups:
-            for i, response in group.responses.items():
-                if response in lost:
-                    before = _tokens_of(group.rollouts[i])
-                    self._meter.generated += response.tokens - before
-                    self._meter.lost["crashed"] += response.tokens - before
-                    response.tokens = before
-                    self._next_turn(group, i, response)
+        for member in engine.abort():
+            assert isinstance(member, _Member)  # noqa: S101
+            lost = member.tokens - sum(member.runs)
+            self._meter.generated += lost
+            self._meter.lost["crashed"] += lost
+            member.tokens -= lost
+            self._next_turn(member)
         self._loop.call_later(self._scenario.engines.restart_s, self._restart, engine)
 
     @staticmethod
@@ -325,10 +344,11 @@ class _Run:
         engine.go()
 
     def _generating(self) -> Generating:
+        """Return the tokens with producers. O(running responses)."""
         running = pending = 0
         for group in self._groups:
-            running += sum(r.now() - _tokens_of(group.rollouts[i]) for i, r in group.responses.items())
-            pending += sum(map(_tokens_of, group.rollouts)) - group.stored + group.surplus
+            running += sum(member.now() - sum(member.runs) for member in group.running)
+            pending += group.tokens - group.stored + group.surplus
         return Generating(running, pending)
 
     # --- the trainer
@@ -341,11 +361,15 @@ class _Run:
             async with self._buffer.lease({self._task: model.batch}, wait=True, train_step=step) as batch:
                 leased = self._loop.time()
                 samples = batch.samples[self._task]
-                tokens = sum(_tokens_of(rollout) for sample in samples for rollout in sample.group)
+                tokens = sum(sample.group.num_tokens for sample in samples)
                 seconds = (model.seconds_per_step + tokens * model.seconds_per_token) * model.updates
                 if has_crashed := leased + seconds > next_crash:
                     seconds = next_crash - leased
-                await self._work(seconds)
+                if model.colocated:
+                    self._fleet.stop()
+                await asyncio.sleep(seconds)
+                if model.colocated:
+                    self._fleet.go()
                 if not has_crashed:
                     await batch.ack()
             if has_crashed:
@@ -365,19 +389,17 @@ class _Run:
                 await self._buffer.commit(step)
                 committed = step
             await self._meter.step(
-                step, leased - started, buffer=self._buffer, fleet=self._fleet, generating=self._generating()
+                step,
+                self._loop.time(),
+                leased - started,
+                buffer=self._buffer,
+                fleet=self._fleet,
+                generating=self._generating(),
             )
             if self._progress is not None:
                 self._progress(step, scenario.steps)
             step += 1
         self._over.set_result(None)
-
-    async def _work(self, seconds: float) -> None:
-        if self._scenario.trainer.colocated:
-            self._fleet.stop()
-        await asyncio.sleep(seconds)
-        if self._scenario.trainer.colocated:
-            self._fleet.go()
 
     async def _sync(self, step: int) -> None:
         model = self._scenario.trainer
@@ -395,18 +417,14 @@ class _Run:
         return float("inf") if interval is None else self._loop.time() + self._rng.expovariate(1 / interval)
 
 
-def _tokens_of(rollout: Rollout) -> int:
-    """Return the tokens that a rollout has; a reset leaves none."""
-    return int(rollout.num_tokens or 0) if _runs_of(rollout) else 0
-
-
-def _runs_of(rollout: Rollout) -> int:
-    """Return how many times the rollout was continued; one token id stands for all tokens of such a run."""
-    return 0 if rollout.response_ids is None else len(rollout.response_ids)
-
-
-def _target_of(rollout: Rollout) -> int:
-    return int(rollout.extra_fields["target"])
+def _memory(member: _Member, solve_rate: float) -> dict[str, Any]:
+    """Return what the buffer keeps of a member for its next producer; one token id stands for all tokens of a run."""
+    memory: dict[str, Any] = {"length": member.length}
+    if member.runs != [member.length]:
+        memory["runs"] = member.runs
+    if solve_rate < 1:
+        memory["solve_rate"] = solve_rate
+    return memory
 
 
 def _finished(call: Coroutine[Any, Any, Any]) -> Any:

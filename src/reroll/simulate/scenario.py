@@ -64,6 +64,8 @@ class EngineModel(_Model):
     """Further sequences of an engine wait."""
     prefill_tokens_per_s: Positive | None = None
     """None: prefill costs nothing."""
+    recompute: bool = True
+    """A continued response reads its context again; False: the engine still has it in its cache."""
     failure_interval_s: Positive | None = None
     """Mean time between crashes of an engine; its sequences lose their tokens."""
     restart_s: Seconds = 120.0
@@ -162,11 +164,11 @@ class Scenario(_Model):
             _learn(data, path.parent / str(trace))
         for name, value in (changes or {}).items():
             _assign(data, name, value)
-        window, buffer = _window_of(data), data.get("buffer")
-        if "stragglers" in (changes or {}) and window is not None and isinstance(buffer, dict):
-            buffer.pop("max_staleness", None)
+        options, window = _limited(data)
+        if "stragglers" in (changes or {}) and window is not None:
+            options.pop("max_staleness", None)
             if window["stragglers"] == "expire":  # without it late groups would be trained late
-                buffer["max_staleness"] = math.ceil(window["max_staleness"])
+                options["max_staleness"] = math.ceil(window["max_staleness"])
         return cls.of(data)
 
     @classmethod
@@ -190,17 +192,23 @@ class Scenario(_Model):
             config = ReplayBufferConfig.model_validate({"seed": self.seed, **options})
         except ValidationError as error:
             raise _invalid(error, "buffer") from None
-        window = config.for_task(self.task).window()
-        if window is not None and window.batch != self.trainer.batch:
+        if config.tasks and self.task not in config.tasks:
             raise InvalidConfig(
-                f"trainer.batch is {self.trainer.batch}, and the StalenessWindow of the buffer has batch {window.batch}; "
-                "make them equal"
+                f"task {self.task!r} is not configured in the buffer; set task to one of: {', '.join(config.tasks)}"
             )
-        if window is not None and window.sync_interval != self.trainer.sync_interval:
+        task = config.for_task(self.task)
+        if task.capacity is not None and task.capacity < self.trainer.batch:
             raise InvalidConfig(
-                f"trainer.sync_interval is {self.trainer.sync_interval}, and the StalenessWindow of the buffer has "
-                f"sync_interval {window.sync_interval}; make them equal"
+                f"trainer.batch is {self.trainer.batch}, and the capacity of the buffer is {task.capacity}; "
+                "lower the batch or raise capacity"
             )
+        window = task.window()
+        for name in ("batch", "sync_interval"):
+            ours, theirs = getattr(self.trainer, name), getattr(window, name, None)
+            if theirs is not None and ours != theirs:
+                raise InvalidConfig(
+                    f"trainer.{name} is {ours}, and the StalenessWindow of the buffer has {name} {theirs}; make them equal"
+                )
         return config
 
     def places(self) -> int:
@@ -230,7 +238,7 @@ _SHORT: Mapping[str, str] = {
 
 def _assign(data: dict[str, Any], name: str, value: Any) -> None:
     """Set a value by its dotted path or short name; a window in the buffer follows the trainer's numbers."""
-    window = _window_of(data)
+    _, window = _limited(data)
     if name in ("max_staleness", "stragglers") and window is not None:
         window[name] = value
         return
@@ -259,13 +267,18 @@ def _learn(data: dict[str, Any], path: Path) -> None:
         data[part] = {**values, **(data.get(part) or {})}
 
 
-def _window_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
+def _limited(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the options of the simulated task, or of all tasks, that have a rate limiter, and the window in it."""
     buffer = data.get("buffer")
-    limiters = buffer.get("rate_limiter") if isinstance(buffer, Mapping) else None
+    options = buffer if isinstance(buffer, dict) else {}
+    own = (options.get("tasks") or {}).get(data.get("task"))
+    if isinstance(own, dict) and "rate_limiter" in own:
+        options = own
+    limiters = options.get("rate_limiter")
     for one in limiters if isinstance(limiters, list) else [limiters]:
         if isinstance(one, dict) and one.get("type") == StalenessWindow.type:
-            return one
-    return None
+            return options, one
+    return options, None
 
 
 def _read(path: Path) -> dict[str, Any]:
