@@ -46,7 +46,7 @@ def scenario(threshold: float, syncs: int, scale: float = 1.0) -> Scenario:
                 "max_running": 1024,
                 "prefill_tokens_per_s": 10_000,
             },
-            "lengths": {"median": 1500 * update_s / MEAN_UPDATE_S, "sigma": 0.9, "cap": 28_672},
+            "lengths": {"median": 1600 * update_s / MEAN_UPDATE_S, "sigma": 0.85, "cap": 28_672},
             "group": {"members": 16, "prompt_tokens": 0},
             "trainer": {
                 "batch": batch,
