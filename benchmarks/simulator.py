@@ -4,8 +4,9 @@ python benchmarks/simulator.py    # --quick: a quarter of engines and groups
 python benchmarks/simulator.py --stragglers    # compares what may happen to groups that would become too stale
 python benchmarks/simulator.py --rollouts 1000000    # time and memory of a long run
 
-One set of parameters for all rows. A row differs in its threshold and in the published time of its updates, which also says
-how long its responses were: nothing is fitted to a cell.
+One set of parameters for all rows, which was chosen to fit this table as a whole: the figures show how well the model can
+describe the run, and predict nothing. A row differs in its threshold and in the published time of its updates, which also says
+how long its responses were.
 """
 
 import sys
