@@ -39,7 +39,7 @@ def _cycle(table: Table) -> tuple[str, str, str]:
     row = _row(table, "us", "1,000,000")
     return (
         "a",
-        "prioritized sample and update of 256, a million rows",
+        "prioritized sample and update of 256 of 1,000,000 rows",
         _ratios(table, row, "cpprb", "torchrl_sampler"),
     )
 
@@ -48,7 +48,7 @@ def _scan(table: Table) -> tuple[str, str, str]:
     row = _row(table, "take", "100,000")
     return (
         "d",
-        "a batch of 64 from 100,000 groups, beside designs that scan",
+        "take 64 of 100,000 groups, against designs that scan",
         _ratios(table, row, "records", "frame"),
     )
 
@@ -57,14 +57,14 @@ def _memory(table: Table) -> tuple[str, str, str]:
     row = _row(table, "token")
     figures = ((name, table.median(row, name)) for name in ("reroll_buffer", "lists", "reverb", "cpprb"))
     said = ", ".join(f"{table.name(name)} {number(value)}" for name, value in figures if value is not None)
-    return "g", "bytes a token, all included", said
+    return "g", "bytes per token in memory", said
 
 
 def _remote(table: Table) -> tuple[str, str, str]:
     put, take = _row(table, "put 262144 4"), _row(table, "take 262144 4")
     return (
         "e",
-        "groups of 256 KB, 4 clients",
+        "256 KB groups, 4 clients of a server",
         f"put {_ratios(table, put, 'reverb')}, take {_ratios(table, take, 'reverb')}",
     )
 
@@ -76,4 +76,4 @@ def _crash(table: Table) -> tuple[str, str, str]:
     said = ", ".join(
         f"{table.name(name)} {gone:.0f} of {of:.0f}" for name, gone, of in figures if gone is not None and of
     )
-    return "i", "acknowledged groups lost by kill -9", said
+    return "i", "acknowledged groups lost after kill -9", said

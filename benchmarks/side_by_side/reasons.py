@@ -8,14 +8,14 @@ A_PUT = (
 )
 ROLLOUT_BY_ROLLOUT = (
     "Each rollout is checked, encoded and decoded in Python by the clients, and the server is one thread of Python; Reverb gets a "
-    "group as six arrays, which nobody looks into, and has threads of C++."
+    "group as six arrays, which it does not inspect, and has threads of C++."
 )
 ONE_BY_ONE = (
     "Small groups are Python's: each is checked, encoded, stored under an id that makes repeating safe, and acknowledged by "
     "itself, by the client and by the server. Reverb does that in C++."
 )
 REFERENCES = (
-    "Ray's queue moves references: groups stay in the shared memory where their producer has put them, nobody looks at them, and "
+    "Ray's queue moves references: groups stay in the shared memory where their producer has put them, they are not inspected, and "
     "they are gone with their producer's node. reroll copies, checks and counts them."
 )
 ONE_TENSOR = (

@@ -21,13 +21,13 @@ README = ROOT / "README.md"
 MARKED = re.compile(r"(<!-- side by side: begin -->\n).*(<!-- side by side: end -->)", re.DOTALL)
 INTRODUCTION = """# Side by side
 
-reroll and what one would pick instead, on the same work, in one run: `make bench-peers` (with `ARGS="--quick"` some minutes,
-`ARGS="--only a,e"` some sections) installs each peer into an environment of its own, measures, and writes this page.
+reroll and its alternatives on the same work, in one run. `make bench-peers` installs each peer into an environment of its own, measures, and
+writes this page (`ARGS="--quick"`: a few minutes; `ARGS="--only a,e"`: some sections).
 
-How to read it: medians of rounds in which all contenders take turns (A B C, C B A, ...), all of them warm and alive; behind
-each the distance of the quartiles to it, as a share of the median. `2.1x` beside a peer: how many times reroll is ahead of it,
-below 1 how far it is behind. Every peer runs in the way that is fastest for it, as far as we know; what that is stands below
-each table. Groups are the same numbers for all, packed to a few arrays for the peers and cut into rollouts for reroll.
+Each cell is the median of rounds in which all contenders take turns (A B C, C B A, ...), warm; behind it, the distance of the quartiles
+as a share of the median. `2.1x` beside a peer means that reroll is 2.1 times as fast; below 1, reroll is slower. Every peer runs in the
+fastest way that we know, described below each table. All contenders get the same numbers: peers as a few packed arrays, reroll as
+rollouts.
 """
 CAUTION = """
 **These figures are from quick runs, or from a machine with other work: sizes are smaller, and times are not to be believed.**

@@ -369,7 +369,7 @@ class ReplayBufferConfig(TaskConfig):
             or global_batch_size < 1
         ):
             raise InvalidArgument(
-                f"global_batch_size must be a whole number of at least 1, not {global_batch_size!r}"
+                f"global_batch_size must be an integer of at least 1, not {global_batch_size!r}"
             )
         return Table(
             self.capacity or global_batch_size,

@@ -71,7 +71,7 @@ class Table:
         seed: int | None = None,
     ) -> None:
         if max_size is None:
-            raise InvalidConfig("max_size must be a whole number of at least 1; a table is always bounded")
+            raise InvalidConfig("max_size must be an integer of at least 1; a table is always bounded")
         self._settings = TaskSettings(
             capacity=max_size,
             sampler=_for_table(sampler),
@@ -478,7 +478,7 @@ def _for_table(selector: SelectorSpec | str) -> SelectorSpec:
 
 def _check_count(n: object) -> None:
     if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
-        raise InvalidArgument(f"n must be a whole number of at least 1, not {n!r}")
+        raise InvalidArgument(f"n must be an integer of at least 1, not {n!r}")
 
 
 def _collection(keys: Iterable[Hashable], verb: str) -> list[Hashable]:

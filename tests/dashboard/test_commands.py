@@ -81,7 +81,7 @@ def saved(tmp_path_factory):
     ("arguments", "said"),
     [
         (("dashboard", "nowhere"), "nowhere"),
-        (("dashboard", "http://127.0.0.1:5555"), "no address of a buffer"),
+        (("dashboard", "http://127.0.0.1:5555"), "not an address of a buffer"),
         (("dashboard", "SAVED", "--host", "0.0.0.0"), "token"),  # noqa: S104
         (("dashboard", "SAVED", "--port", "TAKEN"), "cannot listen on"),
         (("dashboard", "SAVED", "--token", "/dev/null"), "one word"),

@@ -197,7 +197,7 @@ async def test_the_oldest_step_is_let_go_with_a_warning(make):
     await fill(buffer, 4)
     await train(buffer, 1)
     await train(buffer, 2)
-    with pytest.warns(UncommittedWarning, match=r"step 1 cannot be undone.*more than 2.*commit"):
+    with pytest.warns(UncommittedWarning, match=r"step 1 can no longer be rewound.*more than 2.*commit"):
         await train(buffer, 3)
     amounts = await books(buffer)
     assert (amounts["consumed"].groups, amounts["uncommitted"].groups) == (1, 2)

@@ -64,7 +64,7 @@ async def test_it_is_refused_also_by_uid_and_after_the_next_crash(tmp_path):
         with pytest.raises(Superseded):
             await reopened.put(late, TASK, uid=uid)
     await check(reopened, refused=2)
-    with pytest.raises(InvalidArgument, match="group 7 is not out"):
+    with pytest.raises(InvalidArgument, match="group 7 is not checked out"):
         await reopened.put([copied], TASK, uid=7)
     for each in (buffer, reopened):
         await each.close()

@@ -462,7 +462,7 @@ def test_a_callback_that_would_wait_for_itself_is_told():
             preparer.put([result(9 + number) for number in range(count)])
 
     with BlockingPreparer(config(1, filter_zero_std=True), prompts=Eager()) as preparer:
-        with pytest.raises(InvalidArgument, match="would wait for itself"):
+        with pytest.raises(InvalidArgument, match="called from its own event loop"):
             preparer.put(result(1, (0.0, 0.0)))
         preparer.put(result(2))
         assert prompts_of(preparer.get_data(0, 1, TIMEOUT)) == [2]

@@ -186,3 +186,9 @@ def test_a_string_of_another_class_is_a_string():
     assert parse_query({"status": Name("completed")}) == parse_query({"status": Status.COMPLETED})
     with pytest.raises(QueryError, match="expected a status"):
         parse_query({"status": Name("Completed")})
+
+
+@pytest.mark.parametrize("name", ["reward", "rewards", "score"])
+def test_a_field_of_rollouts_leads_to_the_mean_of_the_group(name):
+    with pytest.raises(QueryError, match=rf'^where\.{name}: unknown field; did you mean "reward_mean"\?$'):
+        parse_query({name: 1.0})

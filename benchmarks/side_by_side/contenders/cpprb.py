@@ -96,7 +96,7 @@ def packed(groups: int) -> Iterator[Measure]:
 
 
 def memory(groups: int) -> Iterator[Measure]:
-    """A `ReplayBuffer` of so many rows, padded to 8,192 tokens; resident memory of the process."""
+    """A `ReplayBuffer` with one row per group, padded to 8,192 tokens; resident memory of the process."""
 
     def start(room: int) -> work.Keep:
         buffer = _padded(room)

@@ -29,7 +29,8 @@ def serve() -> Iterator[str]:
 
 
 class Client:
-    """Packed arrays go in by one `put_nowait_batch`; to take, gets that wait are all under way at once, spoken to the queue's actor, whose own methods would wait for one after another. Nothing is checked, and nothing kept but references."""
+    """Writes use one `put_nowait_batch`. Reads issue concurrent `get` calls to the queue's actor, since its client API
+    would serialise them. Nothing is checked, and nothing kept but references."""
 
     def __init__(self, address: str) -> None:
         join_ray(address)

@@ -30,7 +30,7 @@ _LISTED: Final = 20
 
 def checked_task(task_name: object) -> str:
     if not isinstance(task_name, str) or not task_name:
-        raise InvalidArgument(f"task_name must be a text that is not empty, not {shown(task_name)}")
+        raise InvalidArgument(f"task_name must be a non-empty string, not {shown(task_name)}")
     if len(task_name) > _LONGEST_NAME:
         raise InvalidArgument(
             f"task_name must have at most {_LONGEST_NAME} characters, not {len(task_name)}: {shown(task_name)}"
@@ -39,7 +39,7 @@ def checked_task(task_name: object) -> str:
 
 
 def unknown_task(name: str, known: Sequence[str]) -> str:
-    """Return which tasks there are instead of one that is unknown, and which of them is likely meant."""
+    """Return the known tasks, and the one that is most similar to an unknown name."""
     close = difflib.get_close_matches(name, known, n=1)
     names = ", ".join(map(repr, known[:_LISTED])) + (", ..." if len(known) > _LISTED else "")
     return f"known tasks: {names or 'none'}" + (f"; did you mean {close[0]!r}?" if close else "")
@@ -118,7 +118,7 @@ def checked_tags(tags: object) -> dict[str, Scalar] | None:
 
 def _tag_name(name: object) -> str:
     if not isinstance(name, str):
-        raise InvalidArgument(f"tags: a name must be a text, not {shown(name)}")
+        raise InvalidArgument(f"tags: a name must be a string, not {shown(name)}")
     return str.__str__(name)
 
 
@@ -134,7 +134,7 @@ def _tag_value(name: str, value: object) -> Scalar:
     number = read_number(value)
     if number is None:
         raise InvalidArgument(
-            f"tags: {shown(name)} must be a text, a number, a boolean or None, not {shown(value)}"
+            f"tags: {shown(name)} must be a string, a number, a boolean or None, not {shown(value)}"
         )
     return number
 

@@ -1,6 +1,6 @@
 """Rows and rollouts as Arrow tables, column by column: no loop over tokens, and over rows only where values are objects.
 
-pyarrow and pandas are extras: they are loaded by whoever asks for a table.
+pyarrow and pandas are extras: they are imported when a table is requested.
 """
 
 import json

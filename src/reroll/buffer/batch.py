@@ -129,8 +129,8 @@ class Lease:
 
 
 def not_taken_yet(lease: object, name: str, how: str) -> AttributeError:
-    """Return the error of who asks a lease for what only its batch has."""
-    hint = f"; that is the batch's, which {how} gives" if name in _OF_A_BATCH else ""
+    """Return the error for an attribute of a lease that only its batch has."""
+    hint = f"; use {how} and read it from the batch" if name in _OF_A_BATCH else ""
     return AttributeError(
         f"{type(lease).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=lease
     )

@@ -65,7 +65,7 @@ class Expiring(Payloads):
         return found
 
     def expirable(self, task_name: str) -> tuple[int, ...]:
-        """Return the statuses whose groups expire if nobody says which."""
+        """Return the statuses that expire by default."""
         both = (COMPLETED, STATUS_CODE[Status.ABORTED])
         return (*both, EXPIRED) if self.rules_of(task_name).expire == "member" else both
 
@@ -207,7 +207,7 @@ class Expiring(Payloads):
         one, was_here = np.array([slot]), group.is_here
         try:
             self.load([group])
-        except CorruptData:  # told when somebody is to see it; until then its row is all that there is
+        except CorruptData:  # raised at delivery; until then only the row is used
             self._expire_groups(task, int(columns.status[slot]), one)
             return
         self._before_change(group)
@@ -226,7 +226,7 @@ class Expiring(Payloads):
             self.keeper.settle([group])
 
     def _drop_expired(self, task: Task, status: int, slots: IntArray) -> None:
-        """Drop groups as too stale, and let go of their data."""
+        """Drop groups as too stale, and release their data."""
         columns = self.engine.columns
         # A trainer may still work on what it was given.
         unseen = slots[(columns.trained[slots] == 0) & (columns.pending[slots] == 0)]

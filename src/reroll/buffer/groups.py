@@ -1,6 +1,6 @@
 """The rollouts behind the engine's rows: what the buffer's verbs do, synchronous, never waiting.
 
-Rows decide and rollouts follow. What is here is told the time, and holds no lock; a verb succeeds, or raises WouldBlock
+Rows decide and rollouts follow. Callers pass the time, and no lock is held; a verb succeeds, or raises WouldBlock
 or a typed error before anything has changed.
 """
 
@@ -135,7 +135,7 @@ class Groups(HandOuts):
         slot = self.all_slots([uid])[0]
         attempt = 0 if slot < 0 else int(self.engine.columns.attempts[slot])
         if checkout is None and attempt < 2:
-            raise InvalidArgument(f"group {uid!r} is not out, so it cannot be continued; put it without uid")
+            raise InvalidArgument(f"group {uid!r} is not checked out; omit uid to store it as a new group")
         self.counters.count_superseded(put.task.name)
         state = f"is at attempt {attempt}" if attempt else "is gone"
         raise Superseded(
@@ -253,7 +253,7 @@ class Groups(HandOuts):
         self.settle(self.engine.acknowledge_late(slots, status, steps))
 
     def held_slots(self, uids: Iterable[int]) -> IntArray:
-        """Return where lent groups are, if they still are; somebody else may have consumed them meanwhile."""
+        """Return the slots of leased groups that still exist; another caller may have consumed some."""
         slots = self.all_slots(uid for uid in uids if self.find(uid) is not None)
         return slots[self.engine.columns.pending[slots] > 0]
 
@@ -393,8 +393,8 @@ class Groups(HandOuts):
             found = self._unmarked(items, task_name)
         if len(found) > 1:
             raise InvalidArgument(
-                f"these rollouts may continue several groups that are out: {sorted(found)}; put each group by itself, and say "
-                "which one it continues with uid="
+                f"rollouts in one put may continue several checked-out groups: {sorted(found)}; put each group separately, "
+                "and name it with uid="
             )
         continues = found.pop() if found else None
         # The oldest: no member may be of an earlier attempt.

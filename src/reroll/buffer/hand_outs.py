@@ -1,4 +1,4 @@
-"""Handing groups out: which rows, what is noted of it, and how it is undone if it reached nobody."""
+"""Deliver groups: select rows, record the delivery, and roll it back if it did not reach its caller."""
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -95,7 +95,7 @@ class HandOuts(Expiring):
         ]
 
     def show(self, handed: Handed) -> list[Payload]:
-        """Return the rollouts of groups that somebody gets to see."""
+        """Return the rollouts of delivered groups."""
         if self.witnesses:
             for group in handed.groups:
                 self._before_change(group)
@@ -123,7 +123,7 @@ class HandOuts(Expiring):
             self.take_back(given)
 
     def take_back(self, handed: Handed) -> None:
-        """Undo a hand-out that reached nobody, as far as it is still what happened last to its groups."""
+        """Roll back a delivery that did not reach its caller, for groups without a later change."""
         assert handed.used is not None  # noqa: S101  (looking takes nothing)
         engine, task, status = self.engine, handed.task, handed.status
         slots = self._still_here(handed)
@@ -159,11 +159,11 @@ class HandOuts(Expiring):
         handed.task.free_room(len(handed.consumed), num_bytes)
 
     def can_take_back(self, handed: Handed) -> bool:
-        """Return whether a hand-out can still be undone: its step was not committed, let go or rewound meanwhile."""
+        """Return whether a delivery can still be rolled back: its step was not committed, finalized or rewound."""
         return handed.number is None or handed.number in handed.task.log
 
     def forget_again(self, handed: Handed) -> None:
-        """Let leases that had ended not know of a hand-out that reached nobody."""
+        """Remove a rolled-back delivery from the records of expired leases."""
         if handed.again and self.on_take_back is not None:
             self.on_take_back(handed.again)
 
@@ -216,7 +216,7 @@ class HandOuts(Expiring):
         return handed
 
     def _settle_uses(self, task: Task, slots: IntArray) -> None:
-        """Put groups aside that were consumed and may come back, and let go of the oldest step if too many are kept."""
+        """Park consumed groups until commit; finalize the oldest step beyond `max_uncommitted_steps`."""
         if not task.settings.max_uncommitted_steps and not task.settings.is_durable:
             return
         self._put_aside(slots)
@@ -226,22 +226,22 @@ class HandOuts(Expiring):
             if not self.warn_once(task.name, "uncommitted"):
                 continue
             warnings.warn(
-                f"what task {task.name!r} used in training step {step} cannot be undone any more: more than "
-                f"{task.settings.max_uncommitted_steps} steps were used without a commit. Call commit(step) when the "
-                "trainer's checkpoint of a step is on disk, or set max_uncommitted_steps. This is said once for each task",
+                f"task {task.name!r}: step {step} can no longer be rewound, because more than "
+                f"{task.settings.max_uncommitted_steps} steps are uncommitted; call commit(step) after each checkpoint of "
+                "the trainer, or raise max_uncommitted_steps (one warning per task)",
                 UncommittedWarning,
                 stacklevel=2,
             )
 
     def _note_use(self, handed: Handed, before: int) -> None:
-        """Remember what a hand-out did, after so many uses, in case that it is to be undone."""
+        """Record a delivery and the number of earlier uses, for a rollback."""
         columns = self.engine.columns
         handed.consumed = handed.slots[columns.place[handed.slots] == UNCOMMITTED]
         if self.engine.last_use > before:
             handed.number = self.engine.last_use
 
     def _note(self, task: Task, status: int, slots: IntArray) -> Mapping[int, set[int]]:
-        """Tell who keeps leases that groups are with somebody else now; replayed ones are with many at once."""
+        """Notify expired leases that their groups were delivered again; replayed groups have several holders."""
         if self.on_hand_out is not None and (status != COMPLETED or task.settings.max_times_sampled == 1):
             return self.on_hand_out([self._group(slot).uid for slot in slots.tolist()])
         return {}

@@ -28,7 +28,7 @@ class Handed:
     step: int | None
     """The training step of the task."""
     leaves: bool = False
-    """Whether nobody else has these groups from now on."""
+    """Whether the delivery is exclusive: no other caller gets these groups."""
     uses: Sequence[int] = ()
     """Which use of each group this is, if it is one."""
     used: Use | None = None
@@ -38,7 +38,7 @@ class Handed:
     number: int | None = None
     """That of the use, if it was noted."""
     again: Mapping[int, set[int]] = field(default_factory=dict)
-    """The leases that had ended, and which of their groups are somebody else's by this."""
+    """Expired leases whose groups this delivery reassigned, with these groups."""
     drawn: Drawn | None = None
     """The metadata of the rows at the draw, for samples and leases."""
     checkouts: Sequence[str] = ()

@@ -173,7 +173,7 @@ class Journal:
             blob = encode_payload(items, held, allow_pickle=self._allow_pickle)
             if len(blob) > MAX_PAYLOAD_BYTES:
                 raise NotStorable(  # noqa: TRY301  (as any other)
-                    f"rollouts: they take {len(blob)} bytes, and a group of {MAX_PAYLOAD_BYTES} can be stored; split it"
+                    f"group too large: {len(blob)} bytes, the limit is {MAX_PAYLOAD_BYTES}; split it"
                 )
         except BaseException:
             held.release()

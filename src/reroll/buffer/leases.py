@@ -20,7 +20,7 @@ from reroll.telemetry.stats import OpenLease
 _REMEMBERED: Final = 4096
 """How many leases that ended are remembered, for late and for repeated acknowledgements."""
 _SHOWN: Final = 100
-"""How many leases are told of."""
+"""How many leases `stats` lists."""
 
 
 class Lent(NamedTuple):
@@ -41,7 +41,7 @@ class Held:
     steps: dict[str, int | None]
     """The training step that groups were lent for, by task."""
     handed_again: set[int] = field(default_factory=set)
-    """Of a lease that ended by time: the groups that somebody else got since."""
+    """Groups of an expired lease that were delivered again since."""
 
 
 class Leases:
@@ -118,7 +118,9 @@ class Leases:
             return
         held = self._forget_ended(lease)
         if held is None:
-            raise InvalidArgument(f"lease {lease} was given back before, or is too old to be acknowledged")
+            raise InvalidArgument(
+                f"lease {lease} is unknown: it was nacked, or it ended too long ago to be acknowledged"
+            )
         self._remember(lease)
         still = [lent.uid for lent in held.lent if self._groups.edition(lent.uid)[:2] == lent[:2]]
         usable = [uid for uid in still if uid not in held.handed_again]
@@ -208,7 +210,7 @@ class Leases:
         return noted
 
     def note_taken_back(self, noted: Mapping[int, set[int]]) -> None:
-        """Forget what was noted: nobody got these groups after all."""
+        """Drop the record of a delivery that was rolled back."""
         for lease, again in noted.items():
             if lease in self._ended:
                 self._ended[lease].handed_again -= again

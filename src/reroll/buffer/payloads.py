@@ -19,7 +19,7 @@ class Witness(Protocol):
     """Who writes groups down as they were at a moment, while they go on."""
 
     def before_change(self, group: Group) -> None:
-        """Encode the rollouts of a group, if that is still to be done: somebody will see or change them now."""
+        """Encode the rollouts of a group before a caller reads or changes them, unless that is done."""
 
     def before_record(self, group: Group) -> None:
         """Note what is known of a group, if that is still to be done: it will change now, its rollouts later."""
@@ -32,7 +32,7 @@ class Keeper(Protocol):
         """Let groups have their rollouts."""
 
     def settle(self, groups: Iterable[Group]) -> None:
-        """Let go of rollouts that do not fit into memory, or were consumed; they are kept."""
+        """Evict rollouts from memory that exceed the limit or were consumed; the store keeps them."""
 
     def forget(self, group: Group) -> None:
         """Learn that a group has no row any more."""
@@ -48,7 +48,7 @@ class Payloads:
         self.counters = FlowCounters()
         self.out = Out(out_ttl_s)
         self.rules_of = rules_of
-        # Who wants to know what is handed out, and what was taken back, while somebody does.
+        # Observers of deliveries and rollbacks, while a snapshot is taken.
         self.on_hand_out: Callable[[list[int]], Mapping[int, set[int]]] | None = None
         self.on_take_back: Callable[[Mapping[int, set[int]]], None] | None = None
         self._groups: list[Group | None] = []  # by slot
@@ -140,7 +140,7 @@ class Payloads:
                 self.out.give_up(uid)
 
     def _put_aside(self, slots: IntArray) -> None:
-        """Let consumed groups, whose rows are kept, be known to nobody."""
+        """Move consumed, uncommitted groups from the live index to the parked index."""
         columns = self.engine.columns
         for slot in slots[(columns.place[slots] == UNCOMMITTED) & (columns.uid[slots] != 0)].tolist():
             uid = self._group(slot).uid

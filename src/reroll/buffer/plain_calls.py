@@ -45,7 +45,7 @@ class BlockingLease:
             )
 
     def take(self) -> "BlockingBatch":
-        """Take the lease; without a context, somebody has to `ack` or `nack` it, or it ends by its `ttl_s`."""
+        """Take the lease without a context: the caller must `ack` or `nack` it, or it ends by its `ttl_s`."""
 
         async def taken() -> BlockingBatch:
             self._batch = BlockingBatch(self._run, await self._lease())

@@ -1,7 +1,7 @@
 """Ray ObjectRefs inside of groups: what they stand for is stored once, beside the groups, as long as one refers to it.
 
 In a blob a reference is a number. Objects of Ray never change, so a group is encoded at once and its objects are fetched
-later, where nobody waits: `Held.store` gives numbers, `blob` fetches. Records of kind "ref" hold the objects by number,
+later, outside of the call: `Held.store` gives numbers, `blob` fetches. Records of kind "ref" hold the objects by number,
 records of kind "holder" the numbers by group.
 """
 
@@ -27,7 +27,7 @@ _read_numbers: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class Objects:
-    """What references stand for, in their place: for whoever only looks, and may have no Ray."""
+    """Resolve references to the stored objects, for readers without Ray."""
 
     def __init__(self, read: Read, *, allow_pickle: bool = False) -> None:
         self._read = read
@@ -120,7 +120,7 @@ class References:
             self._users.update(numbers)
 
     def unuse(self, numbers: Iterable[int]) -> None:
-        """Forget those that nobody else uses, and what is stored of them."""
+        """Drop references without other users, and their stored objects."""
         with self._lock:
             for number in numbers:
                 self._users[number] -= 1
@@ -151,7 +151,7 @@ class References:
             ) from error
         except Exception as error:  # the task that makes it has failed, or its node is gone
             raise NotStorable(
-                f"what {ref} stands for cannot be had: {type(error).__name__}: {error}; put the group without it"
+                f"cannot fetch {ref}: {type(error).__name__}: {error}; remove the reference and put again"
             ) from error
         blob = encode(value, root=_ROOT, allow_pickle=self._allow_pickle)
         if len(blob) > MAX_PAYLOAD_BYTES:

@@ -52,7 +52,7 @@ def set_count(owner: object, name: str) -> None:
         count = 0
     if count < 1:
         raise InvalidConfig(
-            f"{type(owner).__name__}: {name} must be a whole number of at least 1, not {shown(value)}"
+            f"{type(owner).__name__}: {name} must be an integer of at least 1, not {shown(value)}"
         )
     object.__setattr__(owner, name, count)
 

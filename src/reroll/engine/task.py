@@ -76,7 +76,7 @@ class TaskSettings:
         for name in ("capacity", "max_times_sampled"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise InvalidConfig(f"{name} must be a whole number of at least 1, or None, not {value!r}")
+                raise InvalidConfig(f"{name} must be an integer of at least 1, or None, not {value!r}")
         check = partial(
             check_for_deadlock,
             sampler=self.sampler,

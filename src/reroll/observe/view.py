@@ -201,7 +201,7 @@ async def open_view(
         return await asyncio.to_thread(_open_ray, name.removeprefix("ray:").removeprefix("//"), timeout)
     if "://" in name:
         raise InvalidArgument(
-            f"{name!r} is no address of a buffer; use tcp://host:port, ipc://path, ray:name or the path of a file"
+            f"{name!r} is not an address of a buffer; use tcp://host:port, ipc://path, ray:name or the path of a file"
         )
     source = await asyncio.to_thread(FileSource, name)
     return View(source, title=str(source.path), kind="file", close=source.close)

@@ -128,8 +128,8 @@ class BlockingPreparer:
                 raise ForkedProcess(_OTHER_PROCESS)
             if threading.current_thread() is self._thread:
                 raise InvalidArgument(
-                    "a callback of a preparer (Prompts, a predicate, an async source) would wait for itself: let another "
-                    "thread call it, such as the one that requests generation"
+                    "deadlock: the preparer was called from its own event loop (a method of Prompts, a predicate or an async "
+                    "source); call it from another thread"
                 )
             with self._gate:
                 if not self._is_open:

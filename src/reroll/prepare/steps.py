@@ -66,7 +66,7 @@ class Steps:
                 f"rank must be a number from 0 to {self._num_ranks - 1}, not {rank!r}; see num_ranks"
             )
         if not isinstance(step, int) or isinstance(step, bool):
-            raise InvalidArgument(f"step must be a whole number, not {step!r}")
+            raise InvalidArgument(f"step must be an integer, not {step!r}")
         slowest = min(self._requested)
         oldest = max(self._first, slowest - 1)
         if step < oldest:

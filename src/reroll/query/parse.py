@@ -164,6 +164,10 @@ def suggest(word: str, names: Iterable[str]) -> str:
     return f"did you mean {json.dumps(close[0])}?" if close else f"use one of: {', '.join(known)}"
 
 
+_REWARD_NAMES: Final = ("reward", "rewards", "score")
+"""Fields of a rollout; a group has their mean and standard deviation."""
+
+
 def _unknown_field(key: str, path: str) -> QueryError:
     if key in OPERATORS:
         return QueryError(f'{path}: {key} compares a field; write {{field: {{"{key}": ...}}}}')
@@ -171,6 +175,8 @@ def _unknown_field(key: str, path: str) -> QueryError:
         return QueryError(f"{path}: unknown operator; use one of: {', '.join(LOGIC)}")
     if key in ("tags", TAG_PREFIX):
         return QueryError(f'{path}: a tag name is missing; write it as in "tags.difficulty"')
+    if key in _REWARD_NAMES:
+        return QueryError(f'{path}: unknown field; did you mean "reward_mean"?')
     return QueryError(f"{path}: unknown field; {suggest(key, (*FIELDS, 'tags.<name>', *LOGIC))}")
 
 
