@@ -11,7 +11,8 @@ OVERRIDES = frozenset(("build", "can_insert", "can_sample", "window"))
 # Packages whose docstrings are still to be completed; a package leaves the list when they are, and none is added.
 TO_COMPLETE = (
     "reroll.group.",
-    "reroll.integrations.",
+    "reroll.integrations.transfer_queue.",
+    "reroll.integrations.verl.",
     "reroll.ray.",
     "reroll.remote.",
     "reroll.server.",

@@ -145,11 +145,24 @@ class DataPreparer:
         self._requested = [state["step"]] * self.config.num_ranks
 
     def commit(self, step: int) -> int:
-        """Report that the trainer's checkpoint of this step is on disk; see `ReplayBuffer.commit`."""
+        """Record that the trainer's checkpoint of a step is on disk.
+
+        Args:
+            step: the step of the checkpoint.
+
+        Returns:
+            The number of groups that are now consumed for good; see `ReplayBuffer.commit`.
+
+        """
         return self.preparer.commit(step)
 
     def shutdown(self) -> list[GenerationResult]:
-        """Stop; waiting calls raise Closed. Return results that were read from the source and are not in the buffer."""
+        """Stop; waiting calls raise Closed.
+
+        Returns:
+            Results that were read from the source and are not in the buffer.
+
+        """
         return self.preparer.shutdown()
 
     def _collated(self, data: StepData) -> CollatedBatch:

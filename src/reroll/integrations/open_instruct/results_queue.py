@@ -130,9 +130,19 @@ class ResultsQueue:
         return uid is not None and status is Status.COMPLETED
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the next result; the sentinel if the queue was shut down and is empty.
+        """Take the next result.
 
-        Raises queue.Empty if there was no result in time, Closed if the buffer was closed.
+        Args:
+            block: whether to wait for a result.
+            timeout: largest number of seconds to wait; None: no limit.
+
+        Returns:
+            The result; the sentinel if the queue was shut down and is empty.
+
+        Raises:
+            queue.Empty: there was no result in time.
+            Closed: the buffer was closed.
+
         """
         try:
             groups, _ = self.buffer.take_batch(
@@ -163,7 +173,12 @@ class ResultsQueue:
         return self.qsize() == 0
 
     def advance(self, step: int) -> None:
-        """Set the training step that is prepared now; drop results staler than `max_staleness`."""
+        """Set the training step that is prepared now; drop results staler than `max_staleness`.
+
+        Args:
+            step: the training step.
+
+        """
         self.buffer.advance(step)
 
     def shutdown(self) -> None:

@@ -31,7 +31,14 @@ class Selector(Protocol):
     """Chooses among items."""
 
     def select(self, keys: Sequence[K], metadata: Mapping[K, ItemMetadata], n: int) -> list[K]:
-        """Return n distinct keys, or all if there are fewer."""
+        """Return n distinct keys, or all if there are fewer.
+
+        Args:
+            keys: candidates.
+            metadata: order of insertion, number of samples and priority, by key.
+            n: how many keys.
+
+        """
 
 
 class _Select:
@@ -48,6 +55,12 @@ class _Select:
         rng: np.random.Generator | None = None,
     ) -> list[K]:
         """Return n distinct keys, or all if there are fewer, in the order of selection. O(keys).
+
+        Args:
+            keys: candidates.
+            metadata: order of insertion, number of samples and priority, by key.
+            n: how many keys.
+            rng: random generator; None: a new one.
 
         Raises:
             InvalidPriority: a priority is negative or not finite.
@@ -98,7 +111,12 @@ _SELECTORS: Final = {spec.type: spec for spec in (Uniform, Prioritized, Fifo, Li
 def make_selector(selector: str | Mapping[str, Any] | SelectorSpec | None) -> SelectorSpec | None:
     """Return the selector of a name or a configuration; None, for no eviction, stays None.
 
-    Raises InvalidConfig (a ValueError) that lists the known names.
+    Args:
+        selector: a name, a mapping with `type` and options, or a selector.
+
+    Raises:
+        InvalidConfig: the name is unknown; the message lists the known names.
+
     """
     if selector is None:
         return None

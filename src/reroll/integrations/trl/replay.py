@@ -72,9 +72,15 @@ class ReplayBufferCallback(TrainerCallback):
     def exchange(
         self, groups: Sequence[Sequence[Rollout]], signals: Sequence[float]
     ) -> dict[int, Sequence[Rollout]]:
-        """Store groups that the policy has just generated, and return replayed groups by the index that they replace.
+        """Store groups that the policy has just generated, and draw replayed groups for some of their places.
 
-        `signals` says how much each group teaches; groups with signal 0 are not stored.
+        Args:
+            groups: the generated groups.
+            signals: the learning signal of each group; groups with signal 0 are not stored.
+
+        Returns:
+            Replayed groups by the index that they replace.
+
         """
         step, order = self._trainer.state.global_step, sorted(range(len(groups)), key=signals.__getitem__)
         without_signal = signals.count(0.0)
@@ -98,12 +104,27 @@ class ReplayBufferCallback(TrainerCallback):
         return list(batch.samples[TASK])
 
     def save(self, checkpoint: Path) -> None:
-        """Save a buffer in memory into the trainer's checkpoint; a durable buffer is on disk already."""
+        """Save a buffer in memory into the trainer's checkpoint; a durable buffer is on disk already.
+
+        Args:
+            checkpoint: directory of the checkpoint.
+
+        """
         if self._config.store is None:
             self.buffer.save(checkpoint / _FOLDER)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Restore the buffer of the step from which the trainer continues. Raises CannotRewind as `rewind` does."""
+        """Restore the buffer of the step from which the trainer continues.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer.
+            control: control of the trainer.
+
+        Raises:
+            CannotRewind: the buffer cannot return to that step.
+
+        """
         checkpoint = self._trainer._resumed_from
         if self._config.store is not None:
             self.buffer.rewind(state.global_step)
@@ -118,16 +139,37 @@ class ReplayBufferCallback(TrainerCallback):
                 warnings.warn(f"{checkpoint} has no {_FOLDER}: the buffer starts empty", stacklevel=2)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Acknowledge the leased groups whose last micro-batch this step has trained."""
+        """Acknowledge the leased groups whose last micro-batch this step has trained.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer.
+            control: control of the trainer.
+
+        """
         while self._leased and self._leased[0][0] <= self._trainer._step:
             self._leased.popleft()[1].ack(train_step=state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Commit the step whose checkpoint is on disk."""
+        """Commit the step whose checkpoint is on disk.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer.
+            control: control of the trainer.
+
+        """
         self.buffer.commit(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Return groups that were not trained to the end."""
+        """Return groups that were not trained to the end.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer.
+            control: control of the trainer.
+
+        """
         while self._leased:
             self._leased.pop()[1].nack()
 

@@ -79,7 +79,15 @@ class RerollRolloutWorker(TrainerCallback):
     # --- methods of a worker and of its queue, which the trainer calls
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next sample. Raises queue.Empty after the timeout."""
+        """Return the next sample.
+
+        Args:
+            timeout: largest number of seconds to wait; None: no limit.
+
+        Raises:
+            queue.Empty: there was no sample in time.
+
+        """
         while not self._samples:
             lease = self.replay_buffer.lease({TASK: 1}, wait=True, timeout=timeout, train_step=self._step + 1)
             try:
@@ -102,7 +110,12 @@ class RerollRolloutWorker(TrainerCallback):
         return self.replay_buffer.count(TASK, Status.COMPLETED)
 
     def update_model_version(self, model_version: int) -> None:
-        """Advance the worker and the buffer."""
+        """Advance the worker and the buffer.
+
+        Args:
+            model_version: version of the weights that generate now.
+
+        """
         known = [*self._step_of.items(), (model_version, self._step)]
         self._step_of = dict(known[-self._trainer.args.max_staleness - 2 :])
         self._worker.update_model_version(model_version)
@@ -122,7 +135,12 @@ class RerollRolloutWorker(TrainerCallback):
             self._leased.pop()[-1].nack()
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raise the error of the reading thread or of the worker, if one failed."""
+        """Raise the error of the reading thread or of the worker, if one failed.
+
+        Args:
+            stale_after_s: passed on to the worker.
+
+        """
         if self._feeding.done():
             self._feeding.result()
         self._worker.check_health(stale_after_s)
@@ -130,7 +148,14 @@ class RerollRolloutWorker(TrainerCallback):
     # --- methods of a callback
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Rewind to the trainer's checkpoint, and start the data at the first group that is neither stored nor trained."""
+        """Rewind to the trainer's checkpoint; start the data at the first group neither stored nor trained.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer.
+            control: control of the trainer.
+
+        """
         note = state.stateful_callbacks.get(_NOTE, _NEW_RUN)
         self._step, self._trained = state.global_step, note["trained"]
         # By position: number of samples of a partly trained group that are in the checkpoint.
@@ -144,7 +169,14 @@ class RerollRolloutWorker(TrainerCallback):
             options["dataset_start_index"] = self._first = min(self._known.gaps | {self._known.end})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Acknowledge groups whose last sample this step has trained; record the progress for a checkpoint."""
+        """Acknowledge groups whose last sample this step has trained; record the progress for a checkpoint.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer.
+            control: control of the trainer.
+
+        """
         self._step = state.global_step
         self._surplus += round(self._trainer._step_samples)
         while self._leased and self._leased[0][1] <= self._surplus:
@@ -165,7 +197,14 @@ class RerollRolloutWorker(TrainerCallback):
         }
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Commit the step whose checkpoint is on disk."""
+        """Commit the step whose checkpoint is on disk.
+
+        Args:
+            args: arguments of the trainer.
+            state: state of the trainer.
+            control: control of the trainer.
+
+        """
         self.replay_buffer.commit(state.global_step)
 
     # --- the reading thread

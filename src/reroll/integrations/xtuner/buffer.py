@@ -60,7 +60,17 @@ class ReplayBuffer(reroll.ReplayBuffer):
     def from_config(
         cls, config: reroll.ReplayBufferConfig, *, release_sessions: Release | None = None
     ) -> "ReplayBuffer":
-        """Return a buffer of any configuration, also with another sampler. Raises InvalidConfig."""
+        """Return a buffer of any configuration, also with another sampler.
+
+        Args:
+            config: the configuration.
+            release_sessions: releases the trace sessions of dropped groups; None: xtuner's function, if it was
+                imported.
+
+        Raises:
+            InvalidConfig: the configuration can never proceed.
+
+        """
         buffer = cls.__new__(cls)
         buffer._open(config, NaiveStorage(), release_sessions)  # noqa: SLF001  (its own class)
         return buffer
@@ -92,7 +102,13 @@ class ReplayBuffer(reroll.ReplayBuffer):
     async def count_statuses(
         self, task_names: Iterable[str], statuses: Iterable[Any]
     ) -> dict[str, dict[Any, int]]:
-        """Return the counts by task and status, zeros included; the keys are the statuses as given, of any enum."""
+        """Return the counts by task and status, zeros included; the keys are the statuses as given, of any enum.
+
+        Args:
+            task_names: the tasks.
+            statuses: the statuses.
+
+        """
         given = statuses if isinstance(statuses, str) else list(statuses)
         counts = await super().count_statuses(task_names, given)
         return {

@@ -128,7 +128,15 @@ def metadata_query(node: QueryNode) -> Query | None:
 
 
 def parse_query(expr: Mapping[str, Any] | QueryNode) -> QueryNode:
-    """Return the nodes of a query of dicts and nodes, mixed. Raises QueryError, which names the path."""
+    """Return the nodes of a query of dicts and nodes, mixed.
+
+    Args:
+        expr: the query.
+
+    Raises:
+        QueryError: the query is invalid; the message names the path.
+
+    """
     return _parse(expr, "where", depth=0)
 
 

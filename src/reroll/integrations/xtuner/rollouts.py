@@ -72,36 +72,80 @@ class RolloutState(BaseModel):
 
 
 def get_group_status(rollout_states: Sequence[Any]) -> Status:
-    """Return COMPLETED if all members are, else the first of FAILED, ABORTED, EXPIRED, FILTERED that occurs, else INIT."""
+    """Return the status of a group.
+
+    COMPLETED if all members are, else the first of FAILED, ABORTED, EXPIRED, FILTERED that occurs, else INIT.
+
+    Args:
+        rollout_states: the members of the group.
+
+    """
     return group_status(rollout_states)
 
 
 def update_status_from_finish_reason(finish_reason: str | None) -> Status:
-    """Return the status for a finish reason, in any case of letters; FAILED for a missing or unknown reason."""
+    """Return the status for a finish reason, in any case of letters; FAILED for a missing or unknown reason.
+
+    Args:
+        finish_reason: as the engine reports it.
+
+    """
     return status_from_finish_reason(finish_reason)
 
 
 def calculate_seq_staleness(model_step: int, train_step: int) -> int:
-    """Return the staleness of a token: `train_step - model_step - 1`, which is 0 on policy."""
+    """Return the staleness of a token: `train_step - model_step - 1`, which is 0 on policy.
+
+    Args:
+        model_step: version of the token.
+        train_step: the training step.
+
+    """
     return version_staleness(model_step, train_step)
 
 
 def update_sample_version(rollout_state: T, model_step: int) -> T:
-    """Set the version of response tokens that have none, for one rollout or each member of a group."""
+    """Set the version of response tokens that have none.
+
+    Args:
+        rollout_state: one rollout, or a group.
+        model_step: the version.
+
+    Returns:
+        The same object.
+
+    """
     for member in _members(rollout_state):
         stamp(member, model_step)
     return rollout_state
 
 
 def refresh_seq_staleness(group: T, current_train_step: int) -> T:
-    """Set `seq_staleness` as of a training step, for one rollout or each member of a group."""
+    """Set `seq_staleness` as of a training step.
+
+    Args:
+        group: one rollout, or a group.
+        current_train_step: the training step.
+
+    Returns:
+        The same object.
+
+    """
     for member in _members(group):
         member.seq_staleness = rollout_staleness(member, current_train_step)
     return group
 
 
 def reset_rollout_response(rollout_state: T) -> T:
-    """Remove the response, so that the rollout can be generated again; prompt, ids and extra fields stay."""
+    """Remove the response, so that the rollout can be generated again; prompt, ids and extra fields stay.
+
+    Args:
+        rollout_state: the rollout.
+
+    Returns:
+        The same object.
+
+    """
     reset(rollout_state)
     return rollout_state
 
@@ -111,7 +155,17 @@ def maybe_expire_group(
 ) -> T:
     """Expire and reset a COMPLETED or ABORTED group with a member whose `seq_staleness` reaches the threshold.
 
-    With `expire="member"`, only those members expire. Raises InvalidArgument for a threshold below 1.
+    Args:
+        group: the rollouts.
+        stale_threshold: staleness at which a member expires; None: never.
+        expire: `"group"`: one such member expires all; `"member"`: only such members expire.
+
+    Returns:
+        The same group.
+
+    Raises:
+        InvalidArgument: the threshold is below 1.
+
     """
     check_threshold("stale_threshold", stale_threshold)
     members = _members(group)

@@ -72,7 +72,13 @@ class StorageBackend(_Closed):
         self._buffer: reroll.ReplayBuffer | None = None
 
     async def put(self, item: StorageItem) -> int:
-        """Store a copy of an item under a new uid, and return the uid.
+        """Store a copy of an item under a new uid.
+
+        Args:
+            item: the item.
+
+        Returns:
+            The uid.
 
         Raises:
             InvalidArgument: the status is unknown, or the storage belongs to a buffer.
@@ -86,7 +92,15 @@ class StorageBackend(_Closed):
         return uid
 
     async def get(self, query: QueryType) -> list[StorageItem]:
-        """Return the items that satisfy a query, in order of arrival. Raises QueryError."""
+        """Return the items that satisfy a query, in order of arrival.
+
+        Args:
+            query: a query, as a dict or as nodes.
+
+        Raises:
+            QueryError: the query is invalid.
+
+        """
         node = parse_query(query)
         if self._buffer is None:
             return [replace(item) for item in self._items.values() if holds(node, item)]
@@ -100,21 +114,42 @@ class StorageBackend(_Closed):
         return items if where is not None else [item for item in items if holds(node, item)]
 
     async def count(self, query: QueryType) -> int:
-        """Return the number of items that satisfy a query. Raises QueryError."""
+        """Return the number of items that satisfy a query.
+
+        Args:
+            query: a query, as a dict or as nodes.
+
+        Raises:
+            QueryError: the query is invalid.
+
+        """
         where = metadata_query(parse_query(query))
         if self._buffer is None or where is None:
             return len(await self.get(query))
         return len(await self._buffer.query(where))
 
     async def delete(self, uids: Sequence[int]) -> None:
-        """Delete items; unknown uids are ignored."""
+        """Delete items; unknown uids are ignored.
+
+        Args:
+            uids: of the items.
+
+        """
         if self._buffer is not None:
             await self._buffer.delete(uids)
         for uid in uids:
             self._items.pop(uid, None)
 
     async def update(self, items: Iterable[StorageItem]) -> None:
-        """Replace items, which keep their uid and timestamp; unknown uids are ignored. Raises InvalidArgument."""
+        """Replace items, which keep their uid and timestamp; unknown uids are ignored.
+
+        Args:
+            items: the new items.
+
+        Raises:
+            InvalidArgument: a status is unknown, or the storage belongs to a buffer.
+
+        """
         self._check_alone("update")
         for item in [_checked(item) for item in items]:
             old = self._items.get(item.uid)
@@ -134,7 +169,15 @@ class StorageBackend(_Closed):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace all items by those of `state_dict()` of a storage of either kind. Raises InvalidArgument."""
+        """Replace all items by those of `state_dict()` of a storage of either kind.
+
+        Args:
+            state: what `state_dict()` returned.
+
+        Raises:
+            InvalidArgument: the state is invalid, or the storage belongs to a buffer.
+
+        """
         self._check_alone("load_state_dict")
         try:
             items = {item.uid: _checked(item) for item in state["items"]}
@@ -144,7 +187,15 @@ class StorageBackend(_Closed):
         self._items, self._next_uid, self._next_timestamp_id = items, next_uid, next_timestamp_id
 
     def show(self, buffer: "reroll.ReplayBuffer") -> None:
-        """Show the groups of a buffer from now on. Raises InvalidArgument if the storage is in use."""
+        """Show the groups of a buffer from now on.
+
+        Args:
+            buffer: the buffer.
+
+        Raises:
+            InvalidArgument: the storage is in use.
+
+        """
         if self._buffer is not None or self._items:
             raise InvalidArgument(
                 "the storage is already in use; give each buffer an empty storage of its own, and put groups into the buffer"
@@ -193,24 +244,51 @@ class ReplayPolicy(_Closed, ABC):
     """The sampler that delivers groups of a buffer in this order."""
 
     async def put(self, item: StorageItem, storage_backend: StorageBackend) -> None:
-        """Put an item into a storage, unless it has no rollouts."""
+        """Put an item into a storage, unless it has no rollouts.
+
+        Args:
+            item: the item.
+            storage_backend: the storage.
+
+        """
         if item.item:
             await storage_backend.put(item)
 
     async def get(self, count: int, query: QueryType, storage_backend: StorageBackend) -> list[Sequence[Any]]:
-        """Take at most `count` items that satisfy a query out of a storage, in the order of this policy."""
+        """Take items that satisfy a query out of a storage.
+
+        Args:
+            count: largest number of items.
+            query: a query, as a dict or as nodes.
+            storage_backend: the storage.
+
+        Returns:
+            The rollouts of the items, in the order of this policy.
+
+        """
         found = await storage_backend.get(query) if count > 0 else []
         taken = sorted(found, key=self.place)[: max(0, count)]
         await storage_backend.delete([item.uid for item in taken])
         return [item.item for item in taken]
 
     async def count(self, query: QueryType, storage_backend: StorageBackend) -> int:
-        """Return the number of items of a storage that satisfy a query."""
+        """Return the number of items of a storage that satisfy a query.
+
+        Args:
+            query: a query, as a dict or as nodes.
+            storage_backend: the storage.
+
+        """
         return await storage_backend.count(query)
 
     @abstractmethod
     def place(self, item: StorageItem) -> tuple[int, ...]:
-        """Return the sort key of an item."""
+        """Return the sort key of an item.
+
+        Args:
+            item: the item.
+
+        """
 
 
 class FIFOReplayPolicy(ReplayPolicy):
@@ -219,6 +297,12 @@ class FIFOReplayPolicy(ReplayPolicy):
     sampler = Fifo()
 
     def place(self, item: StorageItem) -> tuple[int, ...]:
+        """Return the sort key of an item: its time of arrival.
+
+        Args:
+            item: the item.
+
+        """
         return (item.timestamp_id,)
 
 
@@ -228,6 +312,12 @@ class StalenessReplayPolicy(ReplayPolicy):
     sampler = Stalest()
 
     def place(self, item: StorageItem) -> tuple[int, ...]:
+        """Return the sort key of an item: the stalest first, then the oldest.
+
+        Args:
+            item: the item.
+
+        """
         return (-item.staleness, item.timestamp_id)
 
 
