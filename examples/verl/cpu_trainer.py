@@ -115,12 +115,14 @@ class Generator:
                 "response_mask": jagged([torch.ones_like(response) for response in responses]),
                 "input_ids": jagged([torch.cat([torch.arange(3), response]) for response in responses]),
                 "rm_scores": jagged(scores),
+                "num_turns": NonTensorStack(*[1] * self.n),
                 "rollout_log_probs": jagged([torch.full((length,), -1.0) for length in lengths]),
             },
             batch_size=self.n,
         )
+        steps = dict.fromkeys(("global_steps", "min_global_steps", "max_global_steps"), step)
         tags = [
-            {"status": "success", "prompt_len": 3, "response_len": n, "seq_len": n + 3, "global_steps": step}
+            {"status": "success", "prompt_len": 3, "response_len": n, "seq_len": n + 3, **steps}
             for n in lengths
         ]
         keys = [f"{uid}_{session}_0" for session in range(self.n)]
@@ -175,6 +177,9 @@ class CpuTrainer(PPOTrainer):
         self._load_checkpoint()
         numbers.seed(self.global_steps)  # a run that resumes names new prompts
 
+    def on_step_begin(self):
+        self.actor_rollout_wg.step = self.global_steps
+
     def on_step_end(self):
         pass
 
@@ -197,7 +202,7 @@ class CpuTrainer(PPOTrainer):
         found = []
         while self.global_steps <= steps:
             metrics = {}
-            self.actor_rollout_wg.step = self.global_steps
+            self.on_step_begin()
             batch = self.step(metrics, {})
             if save_every and self.global_steps % save_every == 0:
                 self._save_checkpoint()

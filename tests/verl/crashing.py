@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 import threading
-import time
+from itertools import count
 from pathlib import Path
 
 os.environ.update(
@@ -19,7 +19,7 @@ os.environ.update(
 import ray
 import torch
 import transfer_queue as tq
-from omegaconf import OmegaConf
+from drivers import start_queue
 from tensordict import NonTensorStack, TensorDict
 
 from reroll.integrations.transfer_queue import backend
@@ -78,8 +78,9 @@ def check():
     log.write(f"checked {len(model)}\n")
 
 
-def work(number):
-    key, version = f"k{chance.randint(0, 30)}", life * 100_000 + number
+def work():
+    """Make a call, logged before and after."""
+    key, version = f"k{chance.randint(0, 30)}", next(versions)
     name = chance.choice(("put", "put", "tag", "clear")) if key in known else chance.choice(("put", "tag"))
     log.write(f"start {name} {key} {version}\n")
     if name == "put":
@@ -92,40 +93,32 @@ def work(number):
     (known.discard if name == "clear" else known.add)(key)
 
 
-def process_of(unit):
-    while True:
-        try:
-            return ray.get(unit.__ray_call__.remote(lambda _: os.getpid()))
-        except ray.exceptions.RayError:  # it is being started again
-            time.sleep(0.1)
+def pid_of(unit):
+    """Return the process of a unit, when Ray has started it."""
+    return ray.get(unit.__ray_call__.options(max_task_retries=-1).remote(lambda _: os.getpid()))
 
 
-def kill_units(units):
-    for _ in range(kills):
-        pids = [process_of(unit) for unit in units]
-        time.sleep(chance.uniform(0.2, 0.8))
+def work_and_kill(pids):
+    """Make calls, and kill processes at any moment of a later one."""
+
+    def kill():
         for pid in pids:
-            log.write(f"kill unit {pid}\n")
+            log.write(f"kill {pid}\n")
             os.kill(pid, signal.SIGKILL)
-    pids = [process_of(unit) for unit in units]
-    time.sleep(chance.uniform(0.2, 0.8))
-    log.write("kill driver\n")
-    os.kill(os.getpid(), signal.SIGKILL)
+
+    for _ in range(chance.randint(5, 15)):
+        work()
+    killer = threading.Timer(chance.uniform(0, 0.02), kill)
+    killer.start()
+    while killer.is_alive():
+        work()
 
 
-ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-while True:  # until Ray has ended the controller of the driver before
-    try:
-        ray.get_actor("TransferQueueController", namespace="transfer_queue")
-        time.sleep(0.2)
-    except ValueError:
-        break
-backend_options = {"path": str(directory / "store"), "num_data_storage_units": 2}
-tq.init(OmegaConf.create({"backend": {"storage_backend": "Reroll", "Reroll": backend_options}}))
+start_queue(address, directory / "store", units=2)
 check()
-known = set((tq.kv_list("train") or {}).get("train", {}))
+known, versions = set((tq.kv_list("train") or {}).get("train", {})), count(life * 100_000)
+for _ in range(kills):
+    work_and_kill([pid_of(unit) for unit in backend._started])
 if kills:
-    threading.Thread(target=kill_units, args=(list(backend._started),), daemon=True).start()
-    for number in range(100_000):
-        work(number)
+    work_and_kill([os.getpid()])
 tq.close()

@@ -4,25 +4,15 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples/verl"))
-import ray
 import transfer_queue as tq
 from cpu_trainer import CpuTrainer, Generator, read_config
-from omegaconf import OmegaConf
+from drivers import start_queue
 
 address, directory, kill_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-while True:
-    try:
-        ray.get_actor("TransferQueueController", namespace="transfer_queue")
-        time.sleep(0.2)
-    except ValueError:
-        break
-options = {"path": str(directory / "store"), "num_data_storage_units": 1}
-tq.init(OmegaConf.create({"backend": {"storage_backend": "Reroll", "Reroll": options}}))
+start_queue(address, directory / "store", units=1)
 config = read_config(
     directory / "checkpoints",
     "trainer.v1.sampler.custom_sampler={path: pkg://reroll.integrations.verl, name: RerollSampler}",
@@ -46,7 +36,6 @@ def update_or_die(batch):
         "step": workers.step,
         "trained": trained,
         "waiting": len(waiting),
-        "dropped": 0,
         "fetched": trainer.train_dataloader.number,
         "left": len(tq.kv_list("train")["train"]),
         "missing": [int(p.split()[1]) for p in prompts_of(waiting)],

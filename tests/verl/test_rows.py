@@ -1,15 +1,19 @@
 """Rows of a unit on disk: what was put and not cleared is there after any end of the process."""
 
+import os
 import random
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 import torch
 
-from reroll.errors import NotStorable, StoreLocked
+from reroll.errors import Closed, NotStorable, StoreLocked
 from reroll.integrations.transfer_queue.rows import Info, Rows
+from reroll.integrations.transfer_queue.unit import DurableData, wait_for_predecessor
+from reroll.store.lock import LOCK_NAME
 
 
 def row(key, **tags):
@@ -111,9 +115,57 @@ def test_a_copy_is_loaded_as_a_whole(tmp_path):
     assert again.info(2) == row("k2", n=2)
 
 
-def test_one_process_writes(tmp_path):
-    rows = Rows(tmp_path)
-    code = f"from reroll.integrations.transfer_queue.rows import Rows; Rows({str(tmp_path)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert StoreLocked.__name__ in done.stderr
-    rows.close()
+HOLDER = """
+import sys
+from reroll.integrations.transfer_queue.rows import Rows
+rows = Rows(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that has the rows open, and ends when it is killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "open\n"
+        yield process
+        process.kill()
+
+
+def test_one_process_writes(tmp_path, holder):
+    with pytest.raises(StoreLocked, match=f"process {holder.pid}"):
+        Rows(tmp_path)
+
+
+def test_a_unit_waits_for_the_end_of_the_process_before(tmp_path, holder):
+    lock = tmp_path / LOCK_NAME
+    waiter = threading.Thread(target=wait_for_predecessor, args=(lock,))
+    waiter.start()
+    holder.kill()
+    waiter.join(60)
+    assert not waiter.is_alive()
+    Rows(tmp_path).close()  # neither locked nor damaged
+    assert not lock.exists()
+    lock.write_text(f"{os.getpid()}")
+    os.utime(lock, (0, 0))
+    wait_for_predecessor(lock)  # this process is younger than the file: it has reused the number
+
+
+def test_a_put_that_fails_changes_nothing(tmp_path):
+    data = DurableData(2, Rows(tmp_path))
+    data.infos = {index: row(f"k{index}") for index in range(9)}
+    data.put_data({"field": ["one"]}, [1])
+    with pytest.raises(ValueError, match="capacity exceeded"):
+        data.put_data({"field": ["two", "three"]}, [2, 3])
+    data.rows.close()
+    with pytest.raises(Closed):
+        data.put_data({"field": ["other", "two"]}, [1, 2])
+    assert data.field_data == {"field": {1: "one"}}
+    assert data.active_key_count == 1
+    assert dict(Rows(tmp_path).values()) == {1: {"field": "one"}}

@@ -1,23 +1,27 @@
 """verl's trainer, step by step, with its own sampler and with ours: real TransferQueue, real steps, engines that need no GPU."""
 
+import ast
+import inspect
 import json
-import subprocess
 import sys
 from collections import Counter
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import transfer_queue as tq
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples/verl"))
 from cpu_trainer import CpuTrainer, Generator, read_config
+from drivers import run_driver
+from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 import reroll.integrations.pins
 from reroll.errors import InvalidConfig
-from reroll.integrations.verl import ReplayOptions, RerollSampler, seams
+from reroll.integrations.verl import ReplayOptions, RerollSampler, sampler, seams
 
 OURS = "trainer.v1.sampler.custom_sampler={path: pkg://reroll.integrations.verl, name: RerollSampler}"
 
@@ -110,6 +114,7 @@ def test_with_replay_every_limit_holds(trainer, seed):
     assert max(uses.values()) == 3
     assert metrics[-1]["replay_buffer/train/groups"] == 8
     assert metrics[-1]["replay_buffer/train/staleness_oldest_max"] <= 4
+    assert max(metric["replay_buffer/buffer/groups"] for metric in metrics) <= 40
     # Each step submits what it trains fresh: 16 to begin with, then four, and one for each group that was dropped.
     waiting = len(run.agent_loop_manager.under_way) + sum(
         bool(tag.get("is_prompt")) for tag in left().values()
@@ -119,6 +124,22 @@ def test_with_replay_every_limit_holds(trainer, seed):
     assert 0 <= dropped <= 20
     run.agent_loop_manager.finish(100)
     run.replay_buffer.clear()
+    assert left() == {}
+    assert len(run.replay_buffer.buffer) == 0
+
+
+def test_verls_own_loop_leaves_nothing_in_the_queue(trainer, monkeypatch):
+    run = trainer("trainer.val_before_train=False", *options(fresh_share=0.5, max_uses=2, seed=0))
+    logged = []
+    logger = SimpleNamespace(log=lambda data, step: logged.append((step, data)))
+    monkeypatch.setattr(trainer_base, "Tracking", lambda **_: logger)
+    monkeypatch.setattr(run, "_get_n_gpus_for_throughput", lambda: 1)
+    run.total_training_steps = run.steps_per_epoch = 6
+    run._init_dump_executor()  # a part of verl's set-up that needs no engine
+    run.fit(run.agent_loop_manager)
+    assert [step for step, _ in logged] == [1, 2, 3, 4, 5, 6]
+    assert all(data["replay_buffer/train/groups"] == 4 for _, data in logged)
+    assert [len(prompts) for prompts in steps_of(run).values()] == [4] * 6
     assert left() == {}
     assert len(run.replay_buffer.buffer) == 0
 
@@ -149,18 +170,9 @@ def test_surplus_groups_of_a_filtered_run_are_kept(trainer):
 
 
 def test_kill_and_resume_trains_nothing_twice_and_skips_nothing(cluster, tmp_path):
-    script = Path(__file__).parent / "resuming.py"
-    codes = []
     for kill_at in (8, 0):
-        done = subprocess.run(
-            [sys.executable, str(script), cluster, str(tmp_path), str(kill_at)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=400,
-        )
-        codes.append(done.returncode)
-        assert done.returncode == (-9 if kill_at else 0), done.stdout[-3000:] + done.stderr[-4000:]
+        code, output = run_driver("resuming.py", cluster, tmp_path, kill_at)
+        assert code == (-9 if kill_at else 0), output
     runs = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     killed, resumed = ([entry for entry in runs if entry["run"] == run] for run in (8, 0))
     assert [entry["step"] for entry in killed] == list(range(1, 8))
@@ -168,7 +180,7 @@ def test_kill_and_resume_trains_nothing_twice_and_skips_nothing(cluster, tmp_pat
     kept = [entry for entry in killed if entry["step"] <= 5] + resumed
     uses = Counter(prompt for entry in kept for prompt in entry["trained"])
     assert max(uses.values()) == 2  # max_uses
-    assert len(uses) + resumed[-1]["dropped"] >= resumed[-1]["fetched"] - resumed[-1]["waiting"]
+    assert len(uses) >= resumed[-1]["fetched"] - resumed[-1]["waiting"]
     numbers = {int(prompt.split()[1]) for prompt in uses}
     assert set(range(1, max(numbers) + 1)) - numbers <= set(resumed[-1]["missing"])  # all others were trained
     fresh = [
@@ -184,6 +196,20 @@ def seen_before(entries):
     for entry in entries:
         yield set(seen)
         seen.update(entry["trained"])
+
+
+def test_every_name_of_verl_that_the_sampler_uses_is_listed():
+    verls = ReplayBufferAsync("colocate_async", {}, 8, "drop", {})
+    tree = ast.parse(inspect.getsource(sampler))
+    owners = ("self", "super()", "ReplayBufferAsync")
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in owners
+    }
+    named = {*used, *vars(RerollSampler), *vars(sampler.AsyncRerollSampler)}
+    found = {name for name in named if hasattr(verls, name) and not hasattr(object, name)}
+    assert found == {*seams.BUFFER_NAMES, *seams.BUFFER_FIELDS}
 
 
 def test_the_private_names_are_there():

@@ -1,14 +1,11 @@
 """TransferQueue's own calls give the same with our backend as with its own, and what they put outlives all processes."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import ray
 import torch
 import transfer_queue as tq
 from cases import all_rows, plain_batch, run_case
+from drivers import run_driver
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 
@@ -23,29 +20,36 @@ def rows_of(*numbers):
     return TensorDict({"x": torch.tensor([[float(n)] for n in numbers])}, batch_size=len(numbers))
 
 
-def test_random_calls_give_what_the_default_backend_gives(queue, tmp_path):
-    queue(units=2)
-    expected = {seed: run_case(seed) for seed in SEEDS}
+def run_cases(directory):
+    """Make random calls, save and load a checkpoint, and return all outcomes."""
+    cases = {seed: run_case(seed) for seed in SEEDS}
     end = all_rows(PARTITIONS)
-    assert len(end) > 600
-    got = [outcome for case in expected.values() for outcome in case if isinstance(outcome, dict)]
-    assert sum(outcome.keys() <= {"f0", "f1", "f2", "f9"} for outcome in got if outcome) > 100
-    tq.close()
-
-    queue(tmp_path, units=2)
-    for seed in SEEDS:
-        assert run_case(seed) == expected[seed], seed
-    assert all_rows(PARTITIONS) == end
-
-    tq.save_checkpoint(tmp_path / "checkpoint")
+    tq.save_checkpoint(directory / "checkpoint", metadata={"step": 3})
     for partition in PARTITIONS[::3]:
         tq.kv_clear(keys=[*(tq.kv_list(partition) or {}).get(partition, {}), "none"], partition_id=partition)
     tq.kv_put(key="later", partition_id="case1", fields={"f": torch.ones(2)})
-    tq.load_checkpoint(tmp_path / "checkpoint")
-    assert all_rows(PARTITIONS) == end
+    changed = all_rows(PARTITIONS)
+    tq.load_checkpoint(directory / "checkpoint")
+    return cases, end, changed, all_rows(PARTITIONS)
+
+
+def test_random_calls_give_what_the_default_backend_gives(queue, tmp_path):
+    queue(units=2)
+    cases, end, changed, loaded = run_cases(tmp_path / "default")
+    assert len(end) > 600
+    assert changed != loaded == end
+    got = [outcome for case in cases.values() for outcome in case if isinstance(outcome, dict)]
+    assert sum(outcome.keys() <= {"f0", "f1", "f2", "f9"} for outcome in got if outcome) > 100
     tq.close()
 
-    queue(tmp_path, units=2)  # processes of their own again, and another controller
+    queue(tmp_path / "store", units=2)
+    ours = run_cases(tmp_path / "reroll")
+    for seed in SEEDS:
+        assert ours[0][seed] == cases[seed], seed
+    assert ours[1:] == (end, changed, loaded)
+    tq.close()
+
+    queue(tmp_path / "store", units=2)  # processes of their own again, and another controller
     assert all_rows(PARTITIONS) == end
     assert tq.kv_list(PARTITIONS[0]).keys() <= {PARTITIONS[0]}
     tq.kv_put(key="new", partition_id="case0", fields={"f": torch.ones(2)})  # numbers are given out once
@@ -94,16 +98,9 @@ def test_the_number_of_units_is_that_of_the_rows(tmp_path):
 @pytest.mark.timeout(1500)
 def test_kills_lose_nothing_that_was_acknowledged(cluster, tmp_path):
     """Four drivers, each of which kills both storage units twice and then itself; a fifth looks at what is there."""
-    script = Path(__file__).parent / "crashing.py"
     for life, kills in enumerate((2, 2, 2, 2, 0)):
-        done = subprocess.run(
-            [sys.executable, str(script), cluster, str(tmp_path), str(life), str(kills)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
-        assert done.returncode == (-9 if kills else 0), done.stdout[-3000:] + done.stderr[-3000:]
+        code, output = run_driver("crashing.py", cluster, tmp_path, life, kills)
+        assert code == (-9 if kills else 0), output
     log = (tmp_path / "log").read_text().splitlines()
     assert sum(line.startswith("kill") for line in log) == 20
     assert sum(line.startswith("checked") for line in log) == 5

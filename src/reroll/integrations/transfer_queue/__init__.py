@@ -4,7 +4,7 @@ rows     rows of one storage unit in a reroll store
 unit     a storage unit that writes each row to disk before it acknowledges it
 backend  the backend `Reroll`: how TransferQueue starts it, and what a client sends beside the data
 
-Importing this package registers the backend. verl imports it by itself (`reroll.integrations.verl.plugin`).
+Importing this package registers the backend. verl imports it by itself (`reroll.integrations.verl_plugin`).
 """
 
 from reroll.integrations.pins import require

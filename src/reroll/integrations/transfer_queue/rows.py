@@ -5,7 +5,7 @@ Nothing is pickled: a value that the codec cannot write raises NotStorable, and 
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from os import PathLike
 from typing import Any, Final, Literal, NamedTuple
@@ -95,7 +95,7 @@ class Rows:
 
     def write(self, change: Change, rows: Mapping[int, _Row]) -> None:
         """Commit a planned put. Raises StoreFailed."""
-        self._commit(change, {**self._rows, **rows})
+        self._commit(change, rows)
 
     def clear(self, indexes: Iterable[int]) -> None:
         """Delete rows; their space in the file is used again. Unknown rows are ignored. Raises StoreFailed."""
@@ -105,7 +105,7 @@ class Rows:
             payloads=[(part.uid, None) for row in gone.values() for part in row.parts],
         )
         if gone:
-            self._commit(change, {index: row for index, row in self._rows.items() if index not in gone})
+            self._commit(change, {}, gone)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Copy all rows to another directory."""
@@ -126,11 +126,11 @@ class Rows:
                 self._next_uid += len(parts)
                 renamed[index] = _Row(row.info, parts)
         change.records += [(_ROW, index, encode(row)) for index, row in _plain(renamed)]
-        self._commit(change, renamed)
+        self._commit(change, renamed, set(self._rows))
 
     def remember(self, name: str, value: dict[str, Any]) -> None:
         """Keep values of the unit itself."""
-        self._commit(Change(records=[(_UNIT, name, encode(value))]), self._rows)
+        self._commit(Change(records=[(_UNIT, name, encode(value))]), {})
 
     def recall(self, name: str) -> dict[str, Any]:
         """Return values of the unit itself; nothing if it has none yet."""
@@ -141,8 +141,10 @@ class Rows:
         """Close the store. Idempotent."""
         self._store.close()
 
-    def _commit(self, change: Change, rows: dict[int, _Row]) -> None:
-        change.totals = {_ROW: len(rows)}
+    def _commit(self, change: Change, put: Mapping[int, _Row], gone: Collection[int] = ()) -> None:
+        """Write a change, then delete and put rows in memory. O(change)."""
+        kept = sum(index in self._rows and index not in gone for index in put)
+        change.totals = {_ROW: len(self._rows) - len(gone) + len(put) - kept}
         written: Future[None] = Future()
 
         def done(error: BaseException | None) -> None:
@@ -153,7 +155,9 @@ class Rows:
 
         self._store.write(change, done)
         written.result()
-        self._rows = rows
+        for index in gone:
+            del self._rows[index]
+        self._rows.update(put)
 
 
 def _plain(rows: Mapping[int, _Row]) -> Iterator[tuple[int, list[Any]]]:

@@ -1,28 +1,26 @@
 """A storage unit of TransferQueue that acknowledges a put when its rows are on disk.
 
-It serves from memory, as TransferQueue's own unit does, and speaks its protocol. A unit whose process was killed is started
-again by Ray, reads its rows, and listens at its old address, so that clients need not notice.
+It serves from memory, as TransferQueue's own unit does, and speaks its protocol. When the process of a unit is killed, Ray starts
+it again; it reads its rows, and listens at its old address, so that clients send their requests again there.
 """
 
-import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import zmq
+import psutil
 from transfer_queue.storage.simple_storage import SimpleStorageUnit, StorageUnitData
 from transfer_queue.utils.zmq_utils import ZMQMessage, ZMQRequestType, ZMQServerInfo, format_zmq_address
 
-from reroll.errors import StoreLocked
 from reroll.integrations.transfer_queue.rows import Info, Rows
+from reroll.store.lock import LOCK_NAME
 
-T = TypeVar("T")
 INFOS: Final = "_reroll_infos"
 """The entry of a put's fields that holds what the controller knows of the rows."""
 _PORT: Final = "put_get_socket"
 _PORTS: Final = "ports"
 _TAKE_OVER_S: Final = 30.0
-"""How long the files and the port of a killed process may be in use."""
+"""How long the process that had the files and the port before may take to end."""
 _SimpleUnit: Any = SimpleStorageUnit.__ray_metadata__.modified_class
 
 
@@ -44,9 +42,14 @@ class DurableData(StorageUnitData):
         """Store rows. An error leaves memory and disk as they were."""
         columns = {name: list(values) for name, values in field_data.items()}
         change, rows = self.rows.plan_put(self.infos, global_indexes, columns)
-        if columns:
-            super().put_data(columns, global_indexes)
-        self.rows.write(change, rows)
+        new = set(global_indexes) - self._active_keys
+        super().put_data({}, global_indexes if columns else [])  # raises beyond the capacity
+        try:
+            self.rows.write(change, rows)
+        except BaseException:
+            self._active_keys -= new
+            raise
+        super().put_data(columns, global_indexes if columns else [])
 
     def clear(self, keys: list[int]) -> None:
         """Remove rows."""
@@ -92,7 +95,8 @@ class StorageUnit(_SimpleUnit):
     zmq_server_info: ZMQServerInfo
 
     def __init__(self, config: dict[str, Any], directory: str) -> None:
-        self._rows = _repeated(lambda: Rows(directory, config["sync"]), StoreLocked)
+        wait_for_predecessor(Path(directory) / LOCK_NAME)
+        self._rows = Rows(directory, config["sync"])
         self._run = config["run"]
         super().__init__(config)
 
@@ -105,14 +109,10 @@ class StorageUnit(_SimpleUnit):
         super()._init_zmq_socket()
         info, ports = self.zmq_server_info, self._rows.recall(_PORTS)
         if ports.get("run") == self._run:  # clients know the address of the process that was killed
-            info.ports[_PORT] = self._bind_again(ports[_PORT])
+            info.ports[_PORT] = ports[_PORT]
+            self.put_get_socket.bind(format_zmq_address(self._node_ip, ports[_PORT]))
         self._rows.remember(_PORTS, {"run": self._run, _PORT: info.ports[_PORT]})
         self.zmq_server_info = UnitInfo(info.role, info.id, info.ip, info.ports)
-
-    def _bind_again(self, port: int) -> int:
-        """Listen at the address of the killed process as well."""
-        _repeated(lambda: self.put_get_socket.bind(format_zmq_address(self._node_ip, port)), zmq.ZMQError)
-        return port
 
     def _handle_put(self, data_parts: ZMQMessage) -> ZMQMessage:
         fields = data_parts.body["data"]
@@ -129,13 +129,13 @@ class StorageUnit(_SimpleUnit):
         return ZMQMessage.create(request_type=kind, sender_id=self.storage_unit_id, body=body)
 
 
-def _repeated(take: Callable[[], T], busy: type[Exception]) -> T:
-    """Take what the process before may still hold: Ray ends it at an unknown moment."""
-    deadline = time.monotonic() + _TAKE_OVER_S
-    while True:
-        try:
-            return take()
-        except busy:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+def wait_for_predecessor(lock: Path) -> None:
+    """Wait for the end of the process that a lock file names: until then it may have the unit's files and port.
+
+    Ray starts a unit again before the operating system has ended the killed process, and a new driver starts its units before Ray has
+    ended those of a killed one. An orderly end removes the file. A process that is much younger than the file has reused the number.
+    """
+    with suppress(OSError, ValueError, psutil.Error):
+        holder = psutil.Process(int(lock.read_text()))
+        if holder.create_time() < lock.stat().st_mtime + _TAKE_OVER_S:
+            holder.wait(_TAKE_OVER_S)  # the operating system wakes it

@@ -201,7 +201,7 @@ class RerollSampler(ReplayBuffer):
         for stored in known.values():
             del self._names[stored]
         if known:
-            self.buffer.delete({"uid": {"$in": list(known.values())}})
+            self.buffer.delete(known.values())
 
     def _clear_dropped(self) -> None:
         """Delete the rows of groups that the buffer has dropped: too stale, or evicted. New ones are replaced by prompts."""

@@ -10,7 +10,10 @@ BUFFER_NAMES: Final = (
     *("wait_for_sampleable", "get_sampleable_count", "sample"),
 )
 """Methods of `ReplayBufferAsync`."""
-BUFFER_FIELDS: Final = ("partitions", "pending_keys", "running_keys", "prompt_global_steps", "refill_fn")
+BUFFER_FIELDS: Final = (
+    *("partitions", "pending_keys", "running_keys", "prompt_global_steps", "refill_fn"),
+    "filter_groups_metric",
+)
 TRAINER_NAMES: Final = ("_save_checkpoint", "_load_checkpoint", "_add_batch_to_generate", "fit")
 """Methods of `PPOTrainer`, which the sampler finds behind `refill_fn`."""
 FOLDER: Final = "replay_buffer"
