@@ -136,7 +136,7 @@ def main() -> None:
         f"a group has {num_bytes / 1e6:.2f} MB, and stays {held_s:.0f} s at most; one core serves {MEMBERS / total:,.0f} rollouts/s\n"
     )
     print(
-        "| GPUs | rollouts/s | groups/s | CPU cores | in and out, MB/s each | memory | shards | of each shard |"
+        "| GPUs | rollouts/s | groups/s | CPU cores | in and out, MB/s each | memory | shards | load of each shard |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for gpus in GPUS:
