@@ -205,7 +205,7 @@ def test_export_is_careful(target, tmp_path):
 @pytest.mark.parametrize("command", [("inspect",), ("show", "1"), ("export", "out.jsonl"), ("verify",)])
 @pytest.mark.parametrize(
     ("where", "said"),
-    [("nowhere", "nowhere"), ("tcp://127.0.0.1:9", "does not answer"), ("http://x", "no address")],
+    [("nowhere", "nowhere"), ("tcp://127.0.0.1:9", "does not answer"), ("http://x", "is not an address")],
 )
 def test_a_wrong_place_is_one_line(command, where, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

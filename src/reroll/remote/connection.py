@@ -6,6 +6,7 @@ executing, and those are sent again: after a cut connection, and after a restart
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -187,7 +188,9 @@ class Connection:
         call = Call(number, verb, to_bytes(arguments, verb), len(blobs))
         num_bytes = len(call.arguments) + sum(map(len, blobs))
         since, timeout = time.monotonic(), arguments.get("timeout")
-        until = since + timeout if isinstance(timeout, int | float) else None
+        until = (
+            since + timeout if isinstance(timeout, int | float) and timeout < threading.TIMEOUT_MAX else None
+        )
         pending = _PendingCall(call, blobs, self._loop.create_future(), since, until, num_bytes)
         self._pending[number] = pending
         self._outbox.append(pending)
