@@ -25,8 +25,8 @@ async def test_steps_without_a_commit_are_warned_of_once_for_each_task(store):
                     await buffer.get(1, task, "completed", train_step=step)
     assert {warning.category for warning in caught} == {UncommittedWarning}
     first, second = (str(warning.message) for warning in caught)
-    assert "task 't' used in training step 1" in first
-    assert "task 'u' used in training step 1" in second
+    assert "task 't': step 1 can no longer be rewound" in first
+    assert "task 'u': step 1 can no longer be rewound" in second
 
 
 async def test_earlier_steps_are_warned_of_once(store):

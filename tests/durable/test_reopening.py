@@ -133,11 +133,11 @@ async def test_only_groups_that_are_rolled_again_can_be_continued_after_a_crash(
     await fill(buffer, 2)
     batch = await buffer.lease({TASK: 1})
     again = crashed(buffer)
-    with pytest.raises(InvalidArgument, match="not out"):
+    with pytest.raises(InvalidArgument, match="not checked out"):
         await again.put(group(), TASK, uid=1)
     await again.get(1, TASK, "completed", train_step=1)
     assert await again.put(batch.groups[TASK][0], TASK) == 3, "a group of its own, as it would be in memory"
-    with pytest.raises(InvalidArgument, match="not out"):
+    with pytest.raises(InvalidArgument, match="not checked out"):
         await again.put(group(), TASK, uid=1)
     await buffer.close()
     await again.close()

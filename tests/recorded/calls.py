@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from reroll import (
+    GroupBatch,
     MinHeap,
     Mixture,
     Prioritized,
@@ -248,7 +249,7 @@ def plain(value: Any) -> Any:
         return plain(
             {part.name: getattr(value, part.name) for part in fields(value) if part.name != "num_bytes"}
         )
-    if isinstance(value, list | tuple | RolloutGroup):
+    if isinstance(value, list | tuple | RolloutGroup | GroupBatch):
         return [plain(part) for part in value]
     if isinstance(value, float):
         return None if math.isnan(value) else f"{value:.9g}"

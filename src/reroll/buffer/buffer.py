@@ -263,7 +263,7 @@ class ReplayBuffer:
                     disk.check_ids(plan.summary.group_id, put_ids[place])
                     encoded[place] = await disk.encode(plan.items, deadline)
                 runtime.check_open()  # encoding may have waited
-            if plans and groups.must_be_admitted(plans.values(), reserved):
+            if plans and groups.must_be_admitted(plans.values(), reserved, may_wait=timeout != 0):
                 task = next(iter(plans.values())).task
                 queue = ("put", task.name)
                 # A put that need not wait skips the queue, which is a tenth of its time.

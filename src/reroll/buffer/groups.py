@@ -101,15 +101,15 @@ class Groups(HandOuts):
             for task in self.engine.tasks.values()
         )
 
-    def must_be_admitted(self, puts: Iterable[Put], reserved: int) -> bool:
+    def must_be_admitted(self, puts: Iterable[Put], reserved: int, *, may_wait: bool) -> bool:
         """Return whether puts may have to wait, beyond the groups of a reservation: only COMPLETED groups ever do.
 
-        Raises InvalidArgument for groups that can never be stored at once.
+        Raises InvalidArgument for groups that can never be stored at once, if the caller waits.
         """
         waiting = _admitted(puts)
         if len(waiting) <= reserved:
             return False
-        if len(waiting) > 1:
+        if len(waiting) > 1 and may_wait:
             self.engine.check_many(
                 waiting[0].task, len(waiting), sum(put.summary.num_bytes for put in waiting)
             )

@@ -344,7 +344,7 @@ class ShardedBuffer:
 
     @_over_shards(ReplayBuffer.put_many)
     async def put_many(self, shards: Shards, arguments: Arguments) -> list[int | None]:
-        """Put new groups to the emptiest shard, and others to their own: all or none of what a shard gets."""
+        """Put new groups to the emptiest shard, one by one if it has no room for all, and others to their own shard."""
         groups, task = checked_names("groups", arguments.pop("groups")), arguments["task_name"]
         deadline = deadline_of(arguments.get("timeout"))
         entries = {
@@ -375,7 +375,7 @@ class ShardedBuffer:
                 "reservation": reservation if granted in (None, index) else None,
             }
             if index is None:
-                uids = await self._put_to_emptiest(shards, own, deadline, "put_many")
+                uids = await self._put_anywhere(shards, own, deadline)
             else:
                 uids = await shards[index].put_many(**own)
             for place, uid in zip(places, uids, strict=True):
@@ -388,6 +388,30 @@ class ShardedBuffer:
         await together(put(index, places) for index, places in (parts or {0: []}).items())
         _tell_step(shards, task, arguments.get("current_train_step"))
         return stored
+
+    async def _put_anywhere(
+        self, shards: Shards, arguments: Arguments, deadline: float | None
+    ) -> list[int | None]:
+        """Put groups to the first shard that has room for all of them; else one by one, each where there is room."""
+        try:
+            uids: list[int | None] = await self._put_to_emptiest(
+                shards, arguments, time.monotonic(), "put_many"
+            )
+        except WaitTimeout:
+            names = {
+                "groups": "items",
+                "priorities": "priority",
+                "tags": "tags",
+                "uids": "uid",
+                "put_ids": "put_id",
+            }
+            common = {name: value for name, value in arguments.items() if name not in names}
+            each = [
+                {own: arguments[name][place] for name, own in names.items()}
+                for place in range(len(arguments["groups"]))
+            ]
+            return [await self._put_to_emptiest(shards, {**common, **own}, deadline) for own in each]
+        return uids
 
     async def _put_to_emptiest(
         self, shards: Shards, arguments: Arguments, deadline: float | None, verb: str = "put"
